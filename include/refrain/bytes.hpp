@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <compare>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace refrain {
+
+/// A number of bytes, so that no one passes bytes for megabytes.
+///
+///     using namespace refrain::literals;
+///     constexpr Bytes budget = 6_GiB;
+///     fmt::print("{} of {}\n", used, budget);   // "512 B of 6.00 GiB"
+///
+/// A difference may be negative. `a / b` of two amounts is their ratio, a double.
+class Bytes {
+ public:
+  constexpr Bytes() = default;
+  template <std::integral Integer>
+  constexpr explicit Bytes(Integer count) : count_(static_cast<std::int64_t>(count)) {}
+
+  [[nodiscard]] constexpr std::int64_t count() const { return count_; }
+
+  constexpr Bytes& operator+=(Bytes other) { return *this = *this + other; }
+  constexpr Bytes& operator-=(Bytes other) { return *this = *this - other; }
+
+  friend constexpr auto operator<=>(Bytes, Bytes) = default;
+  friend constexpr Bytes operator-(Bytes a) { return Bytes(-a.count_); }
+  friend constexpr Bytes operator+(Bytes a, Bytes b) { return Bytes(a.count_ + b.count_); }
+  friend constexpr Bytes operator-(Bytes a, Bytes b) { return Bytes(a.count_ - b.count_); }
+  template <std::integral Integer>
+  friend constexpr Bytes operator*(Bytes a, Integer times) {
+    return Bytes(a.count_ * static_cast<std::int64_t>(times));
+  }
+  template <std::integral Integer>
+  friend constexpr Bytes operator*(Integer times, Bytes a) {
+    return a * times;
+  }
+  template <std::integral Integer>
+  friend constexpr Bytes operator/(Bytes a, Integer parts) {
+    return Bytes(a.count_ / static_cast<std::int64_t>(parts));
+  }
+  friend constexpr double operator/(Bytes a, Bytes b) {
+    return static_cast<double>(a.count_) / static_cast<double>(b.count_);
+  }
+
+ private:
+  std::int64_t count_ = 0;
+};
+
+/// "512 B", "1.50 GiB": the largest unit that leaves at least one of it, two decimals.
+[[nodiscard]] inline std::string to_string(Bytes bytes) {
+  constexpr std::array<std::string_view, 7> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  constexpr double kRoundsUpTo1024 = 1023.995;
+  auto value = static_cast<double>(bytes.count());
+  if (std::abs(value) < 1024) return fmt::format("{} B", bytes.count());
+  std::size_t unit = 0;
+  for (; std::abs(value) >= kRoundsUpTo1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.2f} {}", value, kUnits.at(unit));
+}
+
+namespace detail {
+
+/// A function that is not constexpr: reaching it in a constant expression is the compile error.
+inline void bytes_literal_is_too_large() {}
+
+consteval Bytes bytes_literal(unsigned long long amount, unsigned long long unit) {
+  constexpr unsigned long long kMost = std::numeric_limits<std::int64_t>::max();
+  if (amount > kMost / unit) bytes_literal_is_too_large();
+  return Bytes(amount * unit);
+}
+
+}  // namespace detail
+
+/// `512_B`, `64_KiB`, `48_MiB`, `6_GiB`; a literal that does not fit does not compile.
+namespace literals {
+
+consteval Bytes operator""_B(unsigned long long n) { return detail::bytes_literal(n, 1); }
+consteval Bytes operator""_KiB(unsigned long long n) {
+  return detail::bytes_literal(n, 1ULL << 10);
+}
+consteval Bytes operator""_MiB(unsigned long long n) {
+  return detail::bytes_literal(n, 1ULL << 20);
+}
+consteval Bytes operator""_GiB(unsigned long long n) {
+  return detail::bytes_literal(n, 1ULL << 30);
+}
+
+}  // namespace literals
+}  // namespace refrain
+
+template <>
+struct fmt::formatter<refrain::Bytes> : fmt::formatter<fmt::string_view> {
+  template <class Context>
+  auto format(refrain::Bytes bytes, Context& context) const {
+    return fmt::formatter<fmt::string_view>::format(refrain::to_string(bytes), context);
+  }
+};

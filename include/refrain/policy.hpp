@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/policy/any_policy.hpp>
+#include <refrain/policy/by_count.hpp>
+#include <refrain/policy/by_name.hpp>

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/policy/any_policy.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace refrain::policy {
+
+/// What becomes of the last segment when the loss follows it.
+enum class LastSegment {
+  Plain,   ///< left plain: backward starts there, so its replay would cost time and save nothing
+  Replay,  ///< replayed like the others
+};
+
+/// These segments, each replayed, the last by the rule of `last`. For policies of your own.
+[[nodiscard]] inline Segmentation replay_each(const Chain& chain, const std::vector<Segment>& cut,
+                                              LastSegment last = LastSegment::Plain) {
+  std::vector<SegmentNode> nodes;
+  for (const Segment& segment : cut) nodes.push_back({segment, true, {}});
+  if (!nodes.empty()) {
+    nodes.back().replayed = chain.tail == Tail::More || last == LastSegment::Replay;
+  }
+  return {chain.size(), std::move(nodes)};
+}
+
+/// Each stage that `chosen` names by its index is replayed alone, the stages between are plain;
+/// the last stage by the rule of `last`. For policies of your own.
+[[nodiscard]] inline Segmentation replay_where(const Chain& chain,
+                                               const std::predicate<std::int64_t> auto& chosen,
+                                               LastSegment last = LastSegment::Plain) {
+  const bool spare_last = chain.tail == Tail::Loss && last == LastSegment::Plain;
+  std::vector<SegmentNode> nodes;
+  for (std::int64_t i = 0; i < chain.size(); ++i) {
+    const bool replayed = chosen(i) && !(spare_last && i + 1 == chain.size());
+    const bool grows = !replayed && !nodes.empty() && !nodes.back().replayed;
+    if (grows) {
+      nodes.back().range.end = i + 1;
+    } else {
+      nodes.push_back({{i, i + 1}, replayed, {}});
+    }
+  }
+  return {chain.size(), std::move(nodes)};
+}
+
+namespace detail {
+
+/// The policy called `name(n)`, after a look at n.
+inline AnyPolicy counted(std::string_view name, std::int64_t n, LastSegment last,
+                         AnyPolicy::Cut cut) {
+  if (n < 1) {
+    throw OptionError(
+        fmt::format("policy::{}({}): the number is {}, it must be at least 1.", name, n, n),
+        "to replay nothing, say policy::none().");
+  }
+  return {
+      fmt::format("{}({}{})", name, n, last == LastSegment::Replay ? ", LastSegment::Replay" : ""),
+      std::move(cut)};
+}
+
+inline AnyPolicy uncounted(std::string_view name, LastSegment last, AnyPolicy::Cut cut) {
+  return {fmt::format("{}({})", name, last == LastSegment::Replay ? "LastSegment::Replay" : ""),
+          std::move(cut)};
+}
+
+/// The first half replayed and itself cut so, then the same with what is left; the last is a leaf.
+inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
+  std::vector<SegmentNode> nodes;
+  while (range.size() > 1) {
+    const Segment first{range.begin, (range.begin + range.end) / 2};
+    nodes.push_back(
+        {first, true, first.size() > 1 ? halves(first, false) : std::vector<SegmentNode>{}});
+    range.begin = first.end;
+  }
+  nodes.push_back({range, replay_leaf, {}});
+  return nodes;
+}
+
+}  // namespace detail
+
+/// Nothing is replayed.
+[[nodiscard]] inline AnyPolicy none() {
+  return detail::uncounted("none", LastSegment::Plain, [](const Chain& chain) {
+    return replay_where(chain, [](std::int64_t) { return false; });
+  });
+}
+
+/// Each stage is its own segment.
+[[nodiscard]] inline AnyPolicy all(LastSegment last = LastSegment::Plain) {
+  return detail::uncounted("all", last, [last](const Chain& chain) {
+    return replay_where(
+        chain, [](std::int64_t) { return true; }, last);
+  });
+}
+
+/// Segments of `k` stages; the last may be shorter.
+[[nodiscard]] inline AnyPolicy every(std::int64_t k, LastSegment last = LastSegment::Plain) {
+  return detail::counted("every", k, last, [k, last](const Chain& chain) {
+    std::vector<Segment> cut;
+    for (std::int64_t begin = 0; begin < chain.size();) {
+      const std::int64_t end = begin + std::min(k, chain.size() - begin);
+      cut.push_back({begin, end});
+      begin = end;
+    }
+    return replay_each(chain, cut, last);
+  });
+}
+
+/// Stages 0, k, 2k, … are replayed, each alone; the others are plain.
+[[nodiscard]] inline AnyPolicy one_in(std::int64_t k, LastSegment last = LastSegment::Plain) {
+  return detail::counted("one_in", k, last, [k, last](const Chain& chain) {
+    return replay_where(
+        chain, [k](std::int64_t i) { return i % k == 0; }, last);
+  });
+}
+
+/// The first `n` stages are replayed, each alone: the cheapest way to replay some of many equal
+/// stages.
+[[nodiscard]] inline AnyPolicy first(std::int64_t n, LastSegment last = LastSegment::Plain) {
+  return detail::counted("first", n, last, [n, last](const Chain& chain) {
+    if (!chain.stages.empty() && n > chain.size()) {
+      throw OptionError(fmt::format("policy::first({}): the chain has {} stages.", n, chain.size()),
+                        "to replay all of them, say policy::all().");
+    }
+    return replay_where(
+        chain, [n](std::int64_t i) { return i < n; }, last);
+  });
+}
+
+/// `n` segments whose sizes differ by at most one, larger first.
+[[nodiscard]] inline AnyPolicy segments(std::int64_t n, LastSegment last = LastSegment::Plain) {
+  return detail::counted("segments", n, last, [n, last](const Chain& chain) {
+    return chain.stages.empty() ? Segmentation()
+                                : replay_each(chain, even_segments(chain.size(), n), last);
+  });
+}
+
+/// About √m segments of m stages: the classical choice, right when a stage keeps no more than its
+/// own result. A transformer block keeps some seventeen times that: prefer `every(1)` or
+/// `every(2)`.
+[[nodiscard]] inline AnyPolicy sqrt_n(LastSegment last = LastSegment::Plain) {
+  return detail::uncounted("sqrt_n", last, [last](const Chain& chain) {
+    const auto n = std::llround(std::sqrt(static_cast<double>(chain.size())));
+    return n == 0 ? Segmentation() : replay_each(chain, even_segments(chain.size(), n), last);
+  });
+}
+
+/// Recursive halving: the first half is replayed, its replay cut the same way, then the second
+/// half.
+///
+/// Memory: about log₂ m live results. Time: (m/2)·log₂ m more forwards.
+[[nodiscard]] inline AnyPolicy binary(LastSegment last = LastSegment::Plain) {
+  return detail::uncounted("binary", last, [last](const Chain& chain) {
+    if (chain.stages.empty()) return Segmentation();
+    const bool replay_leaf = chain.tail == Tail::More || last == LastSegment::Replay;
+    return Segmentation(chain.size(), detail::halves({0, chain.size()}, replay_leaf));
+  });
+}
+
+}  // namespace refrain::policy

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/error.hpp>
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+
+/// The stages `begin, …, end - 1` of a chain.
+struct Segment {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  [[nodiscard]] constexpr std::int64_t size() const { return end - begin; }
+  friend constexpr bool operator==(const Segment&, const Segment&) = default;
+};
+
+/// One piece of a chain: run plainly, or forgotten and replayed.
+struct SegmentNode {
+  Segment range;
+  bool replayed = false;
+  std::vector<SegmentNode> inside =
+      {};  ///< How the replay itself is cut; empty: its stages run plainly.
+
+  friend bool operator==(const SegmentNode&, const SegmentNode&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(const Segment& segment) {
+  return fmt::format("[{},{})", segment.begin, segment.end);
+}
+
+/// "[0,3)* [3,6)* [6,9)": a star is a replay, and "[0,4)*([0,2)* [2,4))" is one that is itself cut.
+[[nodiscard]] inline std::string to_string(const std::vector<SegmentNode>& nodes) {
+  std::string text;
+  for (const SegmentNode& node : nodes) {
+    if (!text.empty()) text += ' ';
+    text += to_string(node.range);
+    if (node.replayed) text += '*';
+    if (!node.inside.empty()) text += fmt::format("({})", to_string(node.inside));
+  }
+  return text;
+}
+
+/// How a chain of stages is cut, and which pieces are replayed: the answer of a segment policy.
+///
+///     Segmentation cut(9, {{{0, 3}, true}, {{3, 6}, true}, {{6, 9}, false}});
+///     fmt::print("{}\n", cut);   // "[0,3)* [3,6)* [6,9)"
+///
+/// Invariant: the nodes cover `[0, stages)` in order and without gaps, each has a stage, and what
+/// is inside a replayed node covers that node in the same way. Throws `PlanError` when constructed
+/// from nodes that do not.
+class Segmentation {
+ public:
+  Segmentation() = default;
+  Segmentation(std::int64_t stages, std::vector<SegmentNode> nodes)
+      : stages_(stages), nodes_(std::move(nodes)) {
+    check(nodes_, {0, stages_});
+  }
+
+  [[nodiscard]] std::int64_t stages() const { return stages_; }
+  [[nodiscard]] const std::vector<SegmentNode>& nodes() const { return nodes_; }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
+  [[nodiscard]] bool empty() const { return nodes_.empty(); }
+  [[nodiscard]] auto begin() const { return nodes_.begin(); }
+  [[nodiscard]] auto end() const { return nodes_.end(); }
+
+  friend bool operator==(const Segmentation&, const Segmentation&) = default;
+
+ private:
+  static void check(const std::vector<SegmentNode>& nodes, const Segment& whole) {
+    std::int64_t next = whole.begin;
+    for (const SegmentNode& node : nodes) {
+      if (node.range.begin != next)
+        fail(node.range, fmt::format("must begin at {}", next), nodes, whole);
+      if (node.range.size() < 1) fail(node.range, "has no stage", nodes, whole);
+      if (!node.inside.empty() && !node.replayed)
+        fail(node.range, "is cut but not replayed", nodes, whole);
+      if (!node.inside.empty()) check(node.inside, node.range);
+      next = node.range.end;
+    }
+    if (next != whole.end) fail(whole, fmt::format("is covered up to {} only", next), nodes, whole);
+  }
+
+  [[noreturn]] static void fail(const Segment& where, const std::string& what,
+                                const std::vector<SegmentNode>& nodes, const Segment& whole) {
+    throw PlanError(fmt::format("segments must cover {} in order, without gaps, but {} {}.",
+                                to_string(whole), to_string(where), what),
+                    fmt::format("got: {}", nodes.empty() ? "no segments" : to_string(nodes)));
+  }
+
+  std::int64_t stages_ = 0;
+  std::vector<SegmentNode> nodes_;
+};
+
+[[nodiscard]] inline std::string to_string(const Segmentation& cut) {
+  return to_string(cut.nodes());
+}
+
+/// `stages` cut into `count` segments whose sizes differ by at most one, larger first.
+///
+///     even_segments(9, 5);   // [0,2) [2,4) [4,6) [6,8) [8,9)
+///
+/// Throws `OptionError` if `count` is not in `[1, stages]`.
+[[nodiscard]] inline std::vector<Segment> even_segments(std::int64_t stages, std::int64_t count) {
+  if (count < 1 || count > stages) {
+    throw OptionError(fmt::format("cannot cut {} stages into {} segments.", stages, count),
+                      fmt::format("a segment has at least one stage: ask for 1 to {}.", stages));
+  }
+  std::vector<Segment> segments;
+  segments.reserve(static_cast<std::size_t>(count));
+  std::int64_t begin = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t size = stages / count + (i < stages % count ? 1 : 0);
+    segments.push_back({begin, begin + size});
+    begin += size;
+  }
+  return segments;
+}
+
+}  // namespace refrain
+
+template <>
+struct fmt::formatter<refrain::Segment> : fmt::formatter<fmt::string_view> {
+  template <class Context>
+  auto format(const refrain::Segment& segment, Context& context) const {
+    return fmt::formatter<fmt::string_view>::format(refrain::to_string(segment), context);
+  }
+};
+
+template <>
+struct fmt::formatter<refrain::Segmentation> : fmt::formatter<fmt::string_view> {
+  template <class Context>
+  auto format(const refrain::Segmentation& cut, Context& context) const {
+    return fmt::formatter<fmt::string_view>::format(refrain::to_string(cut), context);
+  }
+};
