@@ -8,6 +8,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Device.h>
+
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -39,10 +40,9 @@ inline void count_cpu_memory(Poison poison = Poison::Off) {
   counting.set_poison(poison == Poison::On);
   c10::SetCPUAllocator(&counting, kPriority);
   if (c10::GetCPUAllocator() == &counting) return;
-  throw Error(fmt::format(
-      "refrain: count_cpu_memory() could not become LibTorch's CPU allocator: one with a "
-      "priority above {} is set. Count with that one instead.",
-      int{kPriority}));
+  throw Error("count_cpu_memory() could not become LibTorch's CPU allocator.",
+              fmt::format("one with a priority above {} is set: count with that one instead.",
+                          int{kPriority}));
 }
 
 /// True after `count_cpu_memory()`, unless someone put another allocator in its place.
@@ -54,17 +54,14 @@ namespace detail {
 
 inline void require_counting(const char* who) {
   if (counting_cpu_memory()) return;
-  throw Error(
-      fmt::format("refrain: {} cannot tell the CPU's bytes, nobody counts them. "
-                  "Call refrain::count_cpu_memory() first thing in main().",
-                  who));
+  throw Error(fmt::format("{} cannot tell the CPU's bytes, nobody counts them.", who),
+              "call refrain::count_cpu_memory() first thing in main().");
 }
 
 inline c10::DeviceIndex require_accelerator(const char* who, c10::Device device) {
   const auto here = at::accelerator::getAccelerator();
   if (!here || *here != device.type()) {
-    throw Error(fmt::format("refrain: {} was asked about {}, but this process has {}.", who,
-                            device.str(),
+    throw Error(fmt::format("{} was asked about {}, this process has {}.", who, device.str(),
                             here ? c10::DeviceTypeName(*here, true) : "no accelerator"));
   }
   return device.has_index() ? device.index() : at::accelerator::getDeviceIndex();

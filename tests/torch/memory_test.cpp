@@ -3,6 +3,7 @@
 #include <refrain/memory_timeline.hpp>
 
 #include <ATen/ATen.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +107,9 @@ TEST(MemoryTimeline, WritesDownEveryAllocationAndReleaseInOrder) {
   std::vector<refrain::MemorySample> samples;
   {
     refrain::MemoryTimeline timeline;
-    { const auto tensor = at::empty({1024}, at::kByte); }
+    {
+      const auto tensor = at::empty({1024}, at::kByte);
+    }
     samples = timeline.samples();
     at::empty({1024}, at::kByte);
     EXPECT_EQ(timeline.samples().size(), 5U);
