@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# A header may include its own floor or a lower one. Below floor 2 there is no LibTorch; LibTorch's
+# internals are for floor 2 and detail/routes. Run as a script (HEADERS=include/refrain) it prints
+# each line that breaks this; included, it only gives the table.
+
+# Regular expressions on the path below include/refrain. The first that matches counts.
+set(refrain_floor_0 version error bytes segment schedule)
+set(refrain_floor_1 profile policy policy/.+ plan planner/.+ estimate ledger plan_file)
+set(refrain_floor_2
+    options visit_tensors memory memory_timeline
+    "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)")
+set(refrain_floor_3 tier tier/.+)
+set(refrain_floor_4 replay detail/frame detail/routes/.+)
+set(refrain_floor_5 checkpoint checkpoint_sequential enable profiler verify record lint fit)
+set(refrain_floor_6 distributed/.+ cuda/.+ refrain)
+
+set(refrain_libtorch_include "^(torch|ATen|c10|caffe2)/")
+set(refrain_internal_include "^(torch/csrc|ATen/core/dispatch)/")
+
+# Sets `floor` to the number, or to nothing for a header that the table does not know.
+function(refrain_floor_of header floor)
+  set(${floor} "" PARENT_SCOPE)
+  string(REGEX REPLACE "\\.hpp$" "" name "${header}")
+  foreach(number RANGE 6)
+    foreach(pattern IN LISTS refrain_floor_${number})
+      if(name MATCHES "^${pattern}$")
+        set(${floor} ${number} PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+function(refrain_check_header root header complaints)
+  set(said "")
+  refrain_floor_of("${header}" floor)
+  if(floor STREQUAL "")
+    set(${complaints} "${header}: on no floor; add it to the table in cmake/check_floors.cmake\n"
+        PARENT_SCOPE)
+    return()
+  endif()
+  file(STRINGS "${root}/${header}" lines REGEX "^[ \t]*#[ \t]*include")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE ".*[<\"](.*)[>\"].*" "\\1" included "${line}")
+    set(wrong "")
+    if(included MATCHES "^refrain/(.+)")
+      set(other "${CMAKE_MATCH_1}")
+      refrain_floor_of("${other}" other_floor)
+      if(other_floor STREQUAL "")
+        set(wrong "not on any floor")
+      elseif(other_floor GREATER floor)
+        set(wrong "floor ${other_floor} from floor ${floor}")
+      endif()
+    elseif(line MATCHES "\"")
+      set(wrong "include refrain's headers as <refrain/...>")
+    elseif(included STREQUAL "torch/torch.h")
+      set(wrong "include the narrowest LibTorch header that serves")
+    elseif(included MATCHES "${refrain_libtorch_include}" AND floor LESS 2)
+      set(wrong "no LibTorch below floor 2")
+    elseif(included MATCHES "${refrain_internal_include}" AND NOT floor EQUAL 2
+           AND NOT header MATCHES "^detail/routes/")
+      set(wrong "LibTorch's internals are for floor 2 and detail/routes")
+    endif()
+    if(wrong)
+      string(APPEND said "${header}: ${line}: ${wrong}\n")
+    endif()
+  endforeach()
+  set(${complaints} "${said}" PARENT_SCOPE)
+endfunction()
+
+if(CMAKE_SCRIPT_MODE_FILE AND DEFINED HEADERS)
+  cmake_policy(VERSION 3.25)
+  get_filename_component(HEADERS "${HEADERS}" ABSOLUTE)
+  file(GLOB_RECURSE headers RELATIVE "${HEADERS}" "${HEADERS}/*.hpp")
+  foreach(header IN LISTS headers)
+    refrain_check_header("${HEADERS}" "${header}" complaints)
+    string(APPEND all "${complaints}")
+  endforeach()
+  list(LENGTH headers count)
+  if(all)
+    message(FATAL_ERROR "${all}")
+  elseif(count EQUAL 0)
+    message(FATAL_ERROR "no header under ${HEADERS}")
+  endif()
+  message(STATUS "${count} headers keep to their floors")
+endif()
