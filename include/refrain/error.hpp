@@ -16,7 +16,7 @@ template <std::convertible_to<std::string_view>... Line>
   std::string text;
   if (!first.starts_with(kWho)) text += kWho;
   text += first;
-  const auto append = [&text](std::string_view line) {
+  [[maybe_unused]] const auto append = [&text](std::string_view line) {
     if (!line.empty()) text.append("\n  ").append(line);
   };
   (append(lines), ...);

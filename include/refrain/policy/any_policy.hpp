@@ -73,7 +73,7 @@ class AnyPolicy {
 
   template <class Policy>
   requires(!std::same_as<Policy, AnyPolicy> && SegmentPolicy<Policy>)
-      AnyPolicy(Policy policy)  // NOLINT(google-explicit-constructor): every policy is one
+      AnyPolicy(Policy policy)  // implicit: every policy is one
       : description_(policy.describe()),
         cut_([policy = std::move(policy)](const Chain& chain) { return policy.cut(chain); }) {}
 
