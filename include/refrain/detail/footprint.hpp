@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/op_tap.hpp>
+#include <refrain/detail/operator_traits.hpp>
+#include <refrain/detail/pointer_map.hpp>
+#include <refrain/detail/tensor_facts.hpp>
+#include <refrain/error.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// A tensor from outside that a run read: a replay is exact only while it is unchanged.
+struct OutsideRead {
+  VersionMark version;
+  // Weak: keeps the address from being used again, which would make a new tensor look like this one; no storage.
+  WeakTensor tensor;
+  const void* storage;
+  const c10::FunctionSchema* op;
+  std::size_t argument;
+};
+
+/// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held before.
+struct OutsideWrite {
+  at::Tensor live;   ///< Shares storage and version with the tensor.
+  at::Tensor entry;  ///< What it held before the run's first write.
+};
+
+/// What one run of a region touches outside itself: found by watching its operators, so modules, captures of a lambda
+/// and parameters are all seen alike.
+///
+/// A tensor is inside if an operator of this run made it. Regions nest: what a region reads from outside is also read
+/// by every region around it that did not make it.
+class Footprint final : public OpObserver {
+ public:
+  /// `inputs` are the region's tensor arguments. They must outlive the run.
+  Footprint(std::string_view region, const std::vector<at::Tensor>& inputs)
+      : region_(region), inputs_(inputs), input_entries_(inputs.size()) {}
+
+  /// Watches this thread while it lives.
+  class Scope {
+   public:
+    explicit Scope(Footprint* footprint)
+        : before_(std::exchange(innermost_, footprint)), tap_(footprint) {
+      if (footprint != nullptr) footprint->begin(before_);
+    }
+    ~Scope() { innermost_ = before_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Footprint* before_;
+    OpTapScope tap_;
+  };
+
+  /// What it held before the run changed it in place; undefined for an input that the run left alone.
+  [[nodiscard]] at::Tensor& entry_of_input(std::size_t index) { return input_entries_[index]; }
+  [[nodiscard]] std::vector<OutsideWrite> take_writes() { return std::move(writes_); }
+
+  /// What was read and not written: what was written is put back for a replay and needs no check.
+  [[nodiscard]] std::vector<OutsideRead> take_reads() {
+    if (written_storages_.empty()) return std::move(reads_);
+    std::vector<OutsideRead> kept;
+    for (OutsideRead& read : reads_) {
+      if (!contains(written_storages_, read.storage)) kept.push_back(std::move(read));
+    }
+    return kept;
+  }
+
+  /// Whether the tensor's contents came from outside and the run has left them alone.
+  [[nodiscard]] bool is_settled(const at::Tensor& tensor) const {
+    const void* const storage = storage_of(tensor);
+    return holds(storage) && !contains(written_storages_, storage);
+  }
+
+  void before(const OperatorHandle& op, const OperatorStack& stack) override {
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
+    for (std::size_t i = 0; i < traits.arguments; ++i) {
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
+    }
+    if (traits.writes) note_writes(op, arguments, traits);
+    if (traits.statistics >= 0 && arguments[traits.training].toBool()) {
+      for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
+        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false, op); });
+      }
+    }
+    ++births_->clock;
+  }
+
+  void after(const OperatorHandle& op, const OperatorStack& stack) override {
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
+    for (std::size_t i = 0; i < traits.returns; ++i) {
+      for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
+        const void* const impl = tensor.unsafeGetTensorImpl();
+        // An operator may hand back an argument as it is.
+        if (captured_.find(impl) == PointerMap::kAbsent) births_->born.set(impl, births_->clock);
+      });
+    }
+  }
+
+ private:
+  /// When each tensor was made, for the outermost region of this thread and all inside it.
+  struct Births {
+    PointerMap born;
+    std::int64_t clock = 0;
+  };
+
+  void begin(Footprint* parent) {
+    parent_ = parent;
+    births_ = parent == nullptr ? &own_births_ : parent->births_;
+    start_ = ++births_->clock;
+  }
+
+  template <class Visit>
+  static void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit(value.toTensor());
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
+    }
+  }
+
+  static const void* storage_of(const at::Tensor& tensor) {
+    return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())
+                                : tensor.unsafeGetTensorImpl();
+  }
+
+  static bool contains(const std::vector<const void*>& pointers, const void* pointer) {
+    return std::find(pointers.begin(), pointers.end(), pointer) != pointers.end();
+  }
+
+  void note_read(const at::Tensor& tensor, const OperatorHandle& op, std::size_t argument) {
+    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    if (impl->is_wrapped_number()) return;  // a plain number in disguise
+    const std::int64_t born = births_->born.find(impl);
+    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
+      if (!region->captured_.set(impl, 0)) break;
+      region->reads_.push_back(
+          {VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage_of(tensor), &op.schema(), argument});
+    }
+  }
+
+  void note_writes(const OperatorHandle& op, const c10::IValue* arguments, const OperatorTraits& traits) {
+    bool tracked = false;
+    if (at::GradMode::is_enabled()) {
+      for (std::size_t i = 0; i < traits.arguments && !tracked; ++i) {
+        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { tracked = tracked || tensor.requires_grad(); });
+      }
+    }
+    for (std::size_t i = 0; i < traits.arguments; ++i) {
+      if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()), op);
+      });
+    }
+  }
+
+  void note_write(const at::Tensor& tensor, bool tracked, const OperatorHandle& op) {
+    const void* const storage = storage_of(tensor);
+    for (Footprint* region = this; region != nullptr; region = region->parent_) {
+      if (!region->holds(storage)) break;  // made in here: also inside every region around
+      region->keep_entry(tensor, storage, tracked, op);
+    }
+  }
+
+  /// Whether the storage came from outside: an argument or something captured.
+  bool holds(const void* storage) const {
+    for (const OutsideRead& read : reads_) {
+      if (read.storage == storage) return true;
+    }
+    return false;
+  }
+
+  void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked, const OperatorHandle& op) {
+    const bool first = !contains(written_storages_, storage);
+    const at::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
+    if (first) written_storages_.push_back(storage);
+    if (keep_input_entry(storage, op)) return;
+    if (tracked) refuse(tensor, op, "changes a captured tensor that gradients flow through");
+    // One entry serves for all writes to one tensor; a view made in here may share its address with a later one.
+    const bool captured = captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent;
+    if (captured && captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) return;
+    if (captured) captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
+    at::Tensor live = tensor.detach();
+    at::Tensor entry = live.clone();
+    writes_.push_back({std::move(live), std::move(entry)});
+  }
+
+  /// True if an argument of the region lives in `storage`; its replay then reads a copy.
+  bool keep_input_entry(const void* storage, const OperatorHandle& op) {
+    std::ptrdiff_t found = -1;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i].defined() || storage_of(inputs_[i]) != storage) continue;
+      if (found < 0) {
+        found = static_cast<std::ptrdiff_t>(i);
+        if (!input_entries_[i].defined()) input_entries_[i] = inputs_[i].detach().clone();
+      } else if (inputs_[i].is_same(inputs_[found])) {
+        input_entries_[i] = input_entries_[found];
+      } else {
+        refuse(inputs_[i], op, "changes two arguments that share memory");
+      }
+    }
+    return found >= 0;
+  }
+
+  [[noreturn]] void refuse(const at::Tensor& tensor, const OperatorHandle& op, std::string_view what) const {
+    throw Error(fmt::format("`{}` {}, {}, in place.", region_, what, to_string(TensorFacts(tensor))),
+                fmt::format("operator: {}", op.schema().name()),
+                "a replay could not read what it held before.",
+                "pass the tensor as one argument of the region, or write to a clone of it.");
+  }
+
+  static constexpr std::int64_t kWritten = 1;
+  static inline constinit thread_local Footprint* innermost_ = nullptr;
+
+  std::string_view region_;
+  const std::vector<at::Tensor>& inputs_;
+  std::vector<at::Tensor> input_entries_;
+  Footprint* parent_ = nullptr;
+  Births own_births_;
+  Births* births_ = nullptr;
+  std::int64_t start_ = 0;
+  PointerMap captured_;
+  std::vector<OutsideRead> reads_;
+  std::vector<OutsideWrite> writes_;
+  std::vector<const void*> written_storages_;
+};
+
+/// "float32[4, 4] on cpu (argument `other` of aten::add)"
+[[nodiscard]] inline std::string to_string(const OutsideRead& read) {
+  std::string what = "a tensor that is gone now";
+  if (const auto alive = read.tensor.lock()) what = to_string(TensorFacts(at::Tensor(alive)));
+  return fmt::format("{} (argument `{}` of {})", what, read.op->arguments()[read.argument].name(), read.op->name());
+}
+
+}  // namespace refrain::detail

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/body.hpp>
+#include <refrain/detail/footprint.hpp>
+#include <refrain/detail/outside_state.hpp>
+#include <refrain/detail/region_inputs.hpp>
+#include <refrain/detail/saved_hooks.hpp>
+#include <refrain/detail/surroundings.hpp>
+#include <refrain/error.hpp>
+#include <refrain/options.hpp>
+#include <refrain/replay.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// What is the same for every call of one region. Shared by its frames.
+struct RegionSettings {
+  CheckpointOptions options;
+  std::string name;  ///< What messages call it.
+};
+
+/// One call of a region: all that its replay needs, whichever way it goes into autograd.
+///
+/// Memory: the arguments, one copy of each buffer that the region writes, the random state if it drew, and about
+/// 100 bytes for each tensor from outside that it reads.
+class Frame {
+ public:
+  Frame(std::shared_ptr<const RegionSettings> settings, std::unique_ptr<Body> body,
+        const std::vector<at::Tensor>& inputs)
+      : settings_(std::move(settings)), body_(std::move(body)), inputs_(inputs) {}
+
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return settings_->name; }
+  [[nodiscard]] const CheckpointOptions& options() const { return settings_->options; }
+
+  /// Runs `call` while watching what it touches. `inputs` as given to the constructor.
+  template <class Call>
+  decltype(auto) first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
+                           const Call& call) {
+    surroundings_ = Surroundings::capture(options().rng() == Rng::Preserve, inputs, options().generators());
+    for (const at::Tensor& tensor : options().state()) {
+      at::Tensor live = tensor.detach();
+      at::Tensor entry = live.clone();
+      writes_.push_back({std::move(live), std::move(entry)});
+    }
+    const auto watched_call = [&]() -> decltype(auto) {
+      const Footprint::Scope watched(&footprint);
+      const HookScope hooked(hooks);
+      return call();
+    };
+    try {
+      if constexpr (std::is_void_v<decltype(call())>) {
+        watched_call();
+        take(footprint);
+      } else {
+        decltype(auto) result = watched_call();
+        take(footprint);
+        return result;
+      }
+    } catch (...) {
+      take(footprint);  // an input changed in place would otherwise hold its own graph
+      throw;
+    }
+  }
+
+  /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves.
+  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs) {
+    const HookScope unhooked(nullptr);
+    const Footprint::Scope unwatched(nullptr);
+    const ReplayMark replaying;
+    if (options().check() != Check::None) check_unchanged();
+    // Before anything is exchanged: it may replay the region around this one.
+    const std::vector<at::Tensor> inputs = inputs_.tensors();
+    const Surroundings::Scope surroundings(surroundings_);
+    const OutsideStateScope outside(writes_);
+    const HookScope hooked(hooks);
+    try {
+      body_->run(inputs, outputs);
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {
+      // On a device thread anything else would end the process.
+      throw Error(fmt::format("the replay of `{}` threw something that is not a std::exception.", name()));
+    }
+  }
+
+ protected:
+  ~Frame() = default;
+
+ private:
+  void take(Footprint& footprint) {
+    surroundings_.drop_unused();
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (footprint.entry_of_input(i).defined()) inputs_.replace(i, footprint.entry_of_input(i));
+    }
+    reads_ = footprint.take_reads();
+    for (OutsideWrite& write : footprint.take_writes()) writes_.push_back(std::move(write));
+  }
+
+  void check_unchanged() const {
+    const std::size_t input = inputs_.first_changed();
+    if (input < inputs_.size()) {
+      fail_changed(fmt::format("its tensor argument {}", input), inputs_.version(input));
+    }
+    for (const OutsideRead& read : reads_) {
+      if (read.version.moved()) fail_changed(to_string(read), read.version);
+    }
+  }
+
+  [[noreturn]] void fail_changed(const std::string& what, const VersionMark& version) const {
+    throw DivergenceError(
+        fmt::format("cannot replay `{}`: a tensor that it reads was changed in place since the forward.", name()),
+        fmt::format("changed: {}, version {} then, {} now", what, version.then(), version.now()),
+        "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
+        "call backward first, or let the region read a clone.");
+  }
+
+  std::shared_ptr<const RegionSettings> settings_;
+  std::unique_ptr<Body> body_;
+  RegionInputs inputs_;
+  Surroundings surroundings_;
+  std::vector<OutsideRead> reads_;
+  std::vector<OutsideWrite> writes_;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/footprint.hpp>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// Puts back, for the length of a replay, what buffers held before the first run, and then what they hold now.
+///
+/// Contents are exchanged, not tensors: every alias sees them, as in the first run, and no pointer changes under a
+/// reader on another thread. Versions end as they were. Cost: three copies of each buffer that the region writes.
+class OutsideStateScope {
+ public:
+  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) {
+    now_.reserve(writes.size());
+    const at::NoGradGuard no_grad;
+    for (OutsideWrite& write : writes) {
+      now_.push_back({write.live, write.live.clone(), VersionMark(write.live)});
+    }
+    // Newest first: a later entry may lie over an earlier one.
+    for (auto write = writes.rbegin(); write != writes.rend(); ++write) copy_contents(write->live, write->entry);
+  }
+
+  ~OutsideStateScope() {
+    const at::NoGradGuard no_grad;
+    for (Now& now : now_) {
+      copy_contents(now.live, now.contents);
+      now.version.rewind();
+    }
+  }
+
+  OutsideStateScope(const OutsideStateScope&) = delete;
+  OutsideStateScope& operator=(const OutsideStateScope&) = delete;
+
+ private:
+  struct Now {
+    at::Tensor live;
+    at::Tensor contents;
+    VersionMark version;
+  };
+
+  static void copy_contents(at::Tensor& to, const at::Tensor& from) {
+    if (to.is_cpu() && to.is_contiguous() && from.is_contiguous() && !to.is_conj() && !to.is_neg()) {
+      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
+      return;
+    }
+    const at::AutoDispatchBelowADInplaceOrView no_version_bump;
+    to.copy_(from);
+  }
+
+  std::vector<Now> now_;
+};
+
+}  // namespace refrain::detail

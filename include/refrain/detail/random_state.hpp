@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/equal.h>
+
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace refrain::detail {
+
+/// Where a random generator stands, kept by value.
+///
+/// Memory: 2.5 KB for a CPU generator, 16 bytes where the generator has a seed and an offset (CUDA). Time: about 0.1 µs.
+class RandomState {
+ public:
+  explicit RandomState(at::Generator generator) : generator_(std::move(generator)), state_(read()) {}
+
+  /// Whether anybody drew from the generator, or set it, since.
+  [[nodiscard]] bool moved() const {
+    const State now = read();
+    if (const auto* then = std::get_if<CpuState>(&state_)) return !same(*then, std::get<CpuState>(now));
+    if (const auto* then = std::get_if<SeedOffset>(&state_)) return *then != std::get<SeedOffset>(now);
+    return !at::equal(std::get<at::Tensor>(state_), std::get<at::Tensor>(now));
+  }
+
+  void restore() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    if (const auto* cpu = std::get_if<CpuState>(&state_)) {
+      auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator_);
+      impl->set_engine(cpu->engine);
+      impl->set_next_float_normal_sample(cpu->next_float);
+      impl->set_next_double_normal_sample(cpu->next_double);
+    } else if (const auto* counter = std::get_if<SeedOffset>(&state_)) {
+      generator_.set_current_seed(counter->first);  // zeroes the offset
+      generator_.set_offset(counter->second);
+    } else {
+      generator_.set_state(std::get<at::Tensor>(state_));
+    }
+  }
+
+  /// The same generator as it stands now.
+  [[nodiscard]] RandomState again() const { return RandomState(generator_); }
+
+ private:
+  struct CpuState {
+    at::mt19937 engine;
+    std::optional<float> next_float;
+    std::optional<double> next_double;
+  };
+  using SeedOffset = std::pair<std::uint64_t, std::uint64_t>;
+  using State = std::variant<CpuState, SeedOffset, at::Tensor>;
+
+  [[nodiscard]] State read() const {
+    at::Generator generator = generator_;
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    const auto type = generator.device().type();
+    if (type == at::kCPU) {
+      auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+      return CpuState{impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample()};
+    }
+    // Under graph capture reading the offset fails loudly, where a state tensor would silently do nothing.
+    if (type == at::kCUDA || type == at::kHIP) return SeedOffset{generator.current_seed(), generator.get_offset()};
+    return generator.get_state();
+  }
+
+  static bool same(const CpuState& a, const CpuState& b) {
+    const at::mt19937_data_pod x = a.engine.data();
+    const at::mt19937_data_pod y = b.engine.data();
+    return x.left_ == y.left_ && x.next_ == y.next_ && x.seed_ == y.seed_ && x.seeded_ == y.seeded_ &&
+           a.next_float == b.next_float && a.next_double == b.next_double && x.state_ == y.state_;
+  }
+
+  at::Generator generator_;
+  State state_;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/frame.hpp>
+#include <refrain/detail/slots.hpp>
+#include <refrain/detail/stop_rule.hpp>
+#include <refrain/detail/stream_order.hpp>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// One call of a region on the hooks route: autograd's own graph stays, but each tensor it would keep is a numbered
+/// slot here, filled by a replay when the first of them is asked for.
+///
+/// A rebuilt tensor goes when its node is done: autograd then destroys the hook. Where the graph is retained it goes at
+/// the end of the backward pass, and the next pass replays again.
+///
+/// Threads: nodes may ask from several device threads; one replays while the others wait. Locks are taken from inner
+/// regions to outer ones.
+class HooksFrame final : public Frame, public std::enable_shared_from_this<HooksFrame> {
+ public:
+  using Frame::Frame;
+
+  /// Whether a first run keeps what it saves until `forget()`.
+  enum class Remember { No, Yes };
+
+  template <class Call>
+  decltype(auto) run(const std::vector<at::Tensor>& inputs, Remember remember, const Call& call) {
+    EngineProxy::install();
+    OpTap::stop_if_asked();
+    Footprint footprint(name(), inputs);
+    Recorder recorder(*this, footprint, remember);
+    return first_run(inputs, footprint, &recorder, call);
+  }
+
+  /// Drops what the first run remembered; from here on a replay is needed.
+  void forget() { drop_rebuilt(); }
+
+  /// Keeps what the first run remembered until its nodes are done: no replay.
+  void stay_plain() { stays_plain_ = true; }
+
+ private:
+  /// The engine's hold on a slot. Lives as long as autograd wants the tensor.
+  class SlotHook final : public torch::autograd::SavedVariableHooks {
+   public:
+    SlotHook(std::shared_ptr<HooksFrame> frame, Footprint& footprint, HooksFrame::Remember remember)
+        : frame_(std::move(frame)), footprint_(&footprint), remember_(remember) {}
+    SlotHook(const SlotHook&) = delete;
+    SlotHook& operator=(const SlotHook&) = delete;
+    ~SlotHook() override {
+      if (packed_) frame_->release(slot_);
+    }
+
+    void call_pack_hook(const at::Tensor& tensor) override {
+      slot_ = frame_->record(tensor, *footprint_, remember_);
+      packed_ = true;
+    }
+    at::Tensor call_unpack_hook() override { return frame_->rebuilt(slot_); }
+
+   private:
+    std::shared_ptr<HooksFrame> frame_;
+    Footprint* footprint_;  // of the first run, which is over when the tensor is asked for
+    std::size_t slot_ = 0;
+    Remember remember_;
+    bool packed_ = false;
+  };
+
+  class Recorder final : public HookMaker {
+   public:
+    Recorder(HooksFrame& frame, Footprint& footprint, Remember remember)
+        : frame_(frame), footprint_(footprint), remember_(remember) {}
+    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
+      return std::make_unique<SlotHook>(frame_.shared_from_this(), footprint_, remember_);
+    }
+
+   private:
+    HooksFrame& frame_;
+    Footprint& footprint_;
+    Remember remember_;
+  };
+
+  /// Sees what the replay saves, fills the slots, and ends the replay after the last.
+  class Rebuilder final : public HookMaker {
+   public:
+    explicit Rebuilder(HooksFrame& frame)
+        : frame_(frame), comparison_(frame.slots_, frame.options().check() != Check::None) {}
+
+    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override { return std::make_unique<Hook>(*this); }
+
+    [[nodiscard]] bool stopped() const { return stopped_; }
+    [[nodiscard]] const SlotComparison& comparison() const { return comparison_; }
+
+   private:
+    /// What the replay's own graph holds: the body may call `autograd::grad` itself.
+    class Hook final : public torch::autograd::SavedVariableHooks {
+     public:
+      explicit Hook(Rebuilder& rebuilder) : rebuilder_(rebuilder) {}
+      void call_pack_hook(const at::Tensor& tensor) override {
+        // Detached, or it would hold the graph that holds it.
+        value_ = tensor.tensor_data();
+        rebuilder_.saved(value_, tensor);
+      }
+      at::Tensor call_unpack_hook() override { return value_; }
+
+     private:
+      Rebuilder& rebuilder_;
+      at::Tensor value_;
+    };
+
+    void saved(const at::Tensor& value, const at::Tensor& tensor) {
+      if (stopped_) return;  // operators called while the body is being left
+      const std::size_t index = comparison_.next(tensor);
+      if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
+      Slot& slot = frame_.slots_[index];
+      if (slot.wanted) {
+        if (!slot.rebuilt.defined()) slot.rebuilt = value;
+        frame_.order_.mark(value.device());
+      }
+      const bool last = index + 1 == comparison_.expected();
+      if (!last || frame_.options().early_stop() == EarlyStop::Off) return;
+      if (!frame_.stop_rule_.at_once()) return OpTap::stop_at_next_op(stopped_);
+      stopped_ = true;
+      throw StopReplay();
+    }
+
+    HooksFrame& frame_;
+    SlotComparison comparison_;
+    bool stopped_ = false;
+  };
+
+  std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
+    stop_rule_.saved(tensor, footprint);
+    slots_.emplace_back(tensor);
+    if (remember == Remember::Yes) slots_.back().rebuilt = tensor.tensor_data();
+    return slots_.size() - 1;
+  }
+
+  at::Tensor rebuilt(std::size_t index) {
+    if (this_thread_replays()) {
+      throw Error(fmt::format("the replay of `{}` asks for a tensor that it is about to rebuild.", name()),
+                  "likely cause: the region runs a backward pass through its own result.");
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Slot& slot = slots_[index];
+    if (slot.version.moved() && options().check() != Check::None) fail_moved(index);
+    if (!slot.rebuilt.defined()) replay_slots(index);
+    drop_at_end_of_backward();
+    order_.wait_for(slot.rebuilt);
+    return slot.rebuilt;
+  }
+
+  void replay_slots(std::size_t asked_for) {
+    const ReplayingHere replaying(*this);
+    order_.clear();
+    Rebuilder rebuilder(*this);
+    std::string thrown;
+    try {
+      replay(&rebuilder, nullptr);
+    } catch (const std::exception& error) {
+      // The stop may arrive as another type (TorchScript wraps exceptions anew), so it is known by its flag.
+      if (!rebuilder.stopped() && rebuilder.comparison().equal_so_far()) {
+        drop_slots();
+        throw;
+      }
+      thrown = error.what();
+    }
+    if (rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty())) return;
+    if (options().check() == Check::None && slots_[asked_for].rebuilt.defined()) return;
+    drop_slots();
+    rebuilder.comparison().fail(name(), thrown);
+  }
+
+  [[noreturn]] void fail_moved(std::size_t index) const {
+    const Slot& slot = slots_[index];
+    throw DivergenceError(
+        fmt::format("a tensor that `{}` saved for backward was changed in place since the forward.", name()),
+        fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slot.facts), slot.version.then(),
+                    slot.version.now()),
+        "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
+        "call backward first, or write to a clone.");
+  }
+
+  /// A slot's node is done with it. Nodes may also die while this thread replays: the body may drop an old result.
+  void release(std::size_t index) {
+    at::Tensor goes;  // destroyed after the lock
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    if (!this_thread_replays()) lock.lock();
+    slots_[index].wanted = false;
+    std::swap(goes, slots_[index].rebuilt);
+  }
+
+  void drop_rebuilt() {
+    std::vector<at::Tensor> go;  // destroyed after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stays_plain_) return;
+    for (Slot& slot : slots_) {
+      if (slot.rebuilt.defined()) go.push_back(std::exchange(slot.rebuilt, {}));
+    }
+    order_.clear();
+  }
+
+  void drop_slots() {
+    for (Slot& slot : slots_) slot.rebuilt.reset();
+  }
+
+  /// For retained graphs, and for slots rebuilt that nobody asks for.
+  void drop_at_end_of_backward() {
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (task == -1 || task == task_) return;
+    task_ = task;
+    torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this()] {
+      if (const auto alive = frame.lock()) alive->drop_rebuilt();
+    });
+  }
+
+  class ReplayingHere {
+   public:
+    explicit ReplayingHere(HooksFrame& frame) : frame_(frame) { frame_.replaying_on_ = std::this_thread::get_id(); }
+    ~ReplayingHere() { frame_.replaying_on_ = std::thread::id(); }
+    ReplayingHere(const ReplayingHere&) = delete;
+    ReplayingHere& operator=(const ReplayingHere&) = delete;
+
+   private:
+    HooksFrame& frame_;
+  };
+
+  [[nodiscard]] bool this_thread_replays() const {
+    return replaying_on_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+  std::mutex mutex_;
+  std::atomic<std::thread::id> replaying_on_{};
+  std::deque<Slot> slots_;
+  StopRule stop_rule_;
+  StreamOrder order_;
+  int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
+  bool stays_plain_ = false;
+};
+
+}  // namespace refrain::detail

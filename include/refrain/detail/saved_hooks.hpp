@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/SavedTensorHooks.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#if __has_include(<torch/csrc/autograd/node_creation_hook.h>)
+#include <torch/csrc/autograd/node_creation_hook.h>
+#define REFRAIN_DETAIL_NODE_CREATION_HOOKS 1
+#endif
+
+/// What autograd saves: a thread-local view of every tensor that autograd keeps for backward.
+///
+/// LibTorch asks the process's engine for saved-tensor hooks each time it saves a tensor. The base engine has none to
+/// give, so a proxy is put in front of it that answers from a thread-local and hands everything else on.
+namespace refrain::detail {
+
+/// Makes one hook object for each tensor that autograd saves on this thread.
+class HookMaker {
+ public:
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make() = 0;
+
+ protected:
+  ~HookMaker() = default;
+};
+
+inline constinit thread_local HookMaker* current_hook_maker = nullptr;
+
+/// Delegates to the engine that was there before, but for saved-tensor hooks.
+///
+/// It must delegate: the device threads belong to whichever engine ran the first backward, and an embedding Python
+/// keeps its own hooks in its own engine.
+class EngineProxy final : public torch::autograd::Engine {
+ public:
+  using NodePtr = decltype(torch::autograd::Edge::function);  // its smart pointer differs between versions
+
+  /// Makes sure that this thread's hook makers are asked. Costs a comparison when nothing changed.
+  static void install() {
+    EngineProxy& proxy = instance();
+    if (&Engine::get_default_engine() != &proxy) proxy.chain();
+  }
+
+  ~EngineProxy() override { stop(); }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& task, NodePtr root,
+      torch::autograd::InputBuffer&& buffer) override {
+    return previous().execute_with_graph_task(task, std::move(root), std::move(buffer));
+  }
+
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return previous().make_anomaly_metadata();
+  }
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (current_hook_maker != nullptr) return current_hook_maker->make();
+    return previous().get_default_saved_variable_hooks();
+  }
+
+#ifdef REFRAIN_DETAIL_NODE_CREATION_HOOKS
+  std::vector<std::unique_ptr<torch::autograd::NodeCreationHook>> get_node_creation_hooks() override {
+    return previous().get_node_creation_hooks();
+  }
+#endif
+
+ private:
+  EngineProxy() = default;
+
+  Engine& previous() const { return *previous_.load(std::memory_order_relaxed); }
+
+  // Leaked: device threads may outlive static destruction.
+  static EngineProxy& instance() {
+    static auto* const proxy = new EngineProxy;
+    return *proxy;
+  }
+
+  void chain() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Engine& current = Engine::get_default_engine();
+    if (&current == this) return;
+    previous_.store(&current);
+    torch::autograd::set_default_engine_stub([]() -> Engine& { return instance(); });
+  }
+
+  std::mutex mutex_;
+  std::atomic<Engine*> previous_{nullptr};
+};
+
+/// Puts `maker` in charge of what autograd saves on this thread; null gives autograd its usual way back.
+class HookScope {
+ public:
+  explicit HookScope(HookMaker* maker) : before_(std::exchange(current_hook_maker, maker)) {}
+  ~HookScope() { current_hook_maker = before_; }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+ private:
+  HookMaker* before_;
+};
+
+/// False while somebody switched saved-tensor hooks off on this thread: nothing can be forgotten then.
+inline bool hooks_enabled() { return at::SavedTensorDefaultHooks::is_enabled(); }
+
+}  // namespace refrain::detail

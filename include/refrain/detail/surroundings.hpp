@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/random_state.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// The autocast switches of one thread, for the CPU and for the accelerator if there is one.
+class AutocastState {
+ public:
+  static AutocastState capture() {
+    AutocastState state;
+    state.devices_[0] = read(at::kCPU);
+    if (const auto accelerator = at::getAccelerator()) state.devices_[1] = read(*accelerator);
+    state.cache_ = at::autocast::is_autocast_cache_enabled();
+    return state;
+  }
+
+  void apply() const {
+    for (const auto& device : devices_) {
+      if (!device) continue;
+      at::autocast::set_autocast_enabled(device->type, device->enabled);
+      at::autocast::set_autocast_dtype(device->type, device->dtype);
+    }
+    at::autocast::set_autocast_cache_enabled(cache_);
+  }
+
+  [[nodiscard]] bool any_enabled() const {
+    return std::any_of(devices_.begin(), devices_.end(), [](const auto& device) { return device && device->enabled; });
+  }
+
+  [[nodiscard]] AutocastState without_cache() const {
+    AutocastState state = *this;
+    state.cache_ = false;
+    return state;
+  }
+
+ private:
+  struct Device {
+    at::DeviceType type;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+
+  static Device read(at::DeviceType type) {
+    return {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+  }
+
+  std::array<std::optional<Device>, 2> devices_;
+  bool cache_ = true;
+};
+
+/// What a run depends on besides its arguments: random generators, autocast, grad mode.
+///
+/// Captured before the first run and put back around the replay; what the caller of backward had comes back after it,
+/// also on exceptions.
+class Surroundings {
+ public:
+  /// Which generators: the CPU's, those of the accelerators that `inputs` are on and of the current one, and `extra`.
+  static Surroundings capture(bool with_random, const std::vector<at::Tensor>& inputs,
+                              const std::vector<at::Generator>& extra) {
+    Surroundings state;
+    state.autocast_ = AutocastState::capture();
+    if (!with_random) return state;
+    state.random_.reserve(1 + extra.size());
+    state.random_.emplace_back(at::globalContext().defaultGenerator(at::kCPU));
+    for (const at::Device device : accelerators(inputs)) {
+      state.random_.emplace_back(at::globalContext().defaultGenerator(device));
+    }
+    for (const at::Generator& generator : extra) state.random_.emplace_back(generator);
+    return state;
+  }
+
+  /// Call after the first run: forgets the generators that it did not touch.
+  void drop_unused() {
+    std::erase_if(random_, [](const RandomState& state) { return !state.moved(); });
+    random_.shrink_to_fit();
+  }
+
+  /// As captured while it lives, then as it was.
+  class Scope {
+   public:
+    explicit Scope(Surroundings& then) : grad_mode_(true), autocast_before_(AutocastState::capture()) {
+      before_.reserve(then.random_.size());
+      for (const RandomState& state : then.random_) before_.push_back(state.again());
+      for (RandomState& state : then.random_) state.restore();
+      // The cache may hold casts of parameters as they were at another time.
+      then.autocast_.without_cache().apply();
+      at::autocast::increment_nesting();
+    }
+
+    ~Scope() {
+      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+      autocast_before_.apply();
+      for (RandomState& state : before_) state.restore();
+    }
+
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    at::AutoGradMode grad_mode_;
+    AutocastState autocast_before_;
+    std::vector<RandomState> before_;
+  };
+
+ private:
+  static std::vector<at::Device> accelerators(const std::vector<at::Tensor>& inputs) {
+    std::vector<at::Device> devices;
+    const auto accelerator = at::getAccelerator();
+    if (!accelerator) return devices;
+    const auto add = [&devices](at::Device device) {
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    };
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.device().type() == *accelerator) add(input.device());
+    }
+    const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
+    if (hooks.hasPrimaryContext(hooks.getCurrentDevice())) add(at::Device(*accelerator, hooks.getCurrentDevice()));
+    return devices;
+  }
+
+  AutocastState autocast_;
+  std::vector<RandomState> random_;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace refrain::detail {
+
+/// Which tensor it is, short of its values: what two runs of one region must agree on.
+struct TensorFacts {
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  at::Device device = at::kCPU;
+  c10::SmallVector<std::int64_t, 5> sizes;
+
+  explicit TensorFacts(const at::Tensor& tensor)
+      : dtype(tensor.scalar_type()), device(tensor.device()), sizes(tensor.sizes()) {}
+
+  [[nodiscard]] bool describe(const at::Tensor& tensor) const {
+    return tensor.scalar_type() == dtype && tensor.device() == device &&
+           tensor.sizes() == at::IntArrayRef(sizes);
+  }
+};
+
+/// "float32[8, 128, 64] on cpu"
+[[nodiscard]] inline std::string to_string(const TensorFacts& facts) {
+  std::string dtype;
+  switch (facts.dtype) {
+    case at::kFloat: dtype = "float32"; break;
+    case at::kDouble: dtype = "float64"; break;
+    case at::kHalf: dtype = "float16"; break;
+    case at::kInt: dtype = "int32"; break;
+    case at::kLong: dtype = "int64"; break;
+    default:
+      for (const char* c = c10::toString(facts.dtype); *c != '\0'; ++c) {
+        dtype += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+      }
+  }
+  std::string sizes;
+  for (const std::int64_t size : facts.sizes) {
+    if (!sizes.empty()) sizes += ", ";
+    sizes += std::to_string(size);
+  }
+  return fmt::format("{}[{}] on {}", dtype, sizes, facts.device.str());
+}
+
+/// Says whether a tensor was changed in place since, as autograd's own check does, and keeps no memory alive.
+class VersionMark {
+ public:
+  VersionMark() = default;
+  explicit VersionMark(const at::Tensor& tensor) : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
+    if (counter_.enabled()) at_ = counter_.current_version();
+  }
+
+  [[nodiscard]] bool moved() const { return counter_.enabled() && counter_.current_version() != at_; }
+  [[nodiscard]] std::uint32_t then() const { return at_; }
+  [[nodiscard]] std::uint32_t now() const { return counter_.enabled() ? counter_.current_version() : at_; }
+
+  /// Takes back what was counted since: for contents that were put back as they were.
+  void rewind() {
+    if (counter_.enabled()) counter_.set_version(at_);
+  }
+
+ private:
+  c10::VariableVersion counter_{c10::VariableVersion::DISABLED};
+  std::uint32_t at_ = 0;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+
+/// What happens to the random stream: `Preserve` makes the replay draw the first run's numbers and leaves the stream
+/// where the plain run leaves it; `Ignore` does neither, for regions that draw nothing or may draw anew.
+enum class Rng { Preserve, Ignore };
+
+/// What is compared between first run and replay: nothing, or number, shape, dtype and device of what autograd saves
+/// and the versions of all that the region reads.
+enum class Check { None, Metadata };
+
+/// The way into autograd: saved-tensor hooks (the default, gradients flow in the original graph), or one graph node that
+/// runs the body again in its backward.
+enum class Route { Hooks, Function };
+
+/// Whether a replay ends once it has rebuilt the last tensor that is needed.
+enum class EarlyStop { On, Off };
+
+/// How a region forgets and replays. Each setting may be given alone: `checkpoint(block, Rng::Ignore)`.
+///
+///     auto quiet = refrain::checkpoint(block, refrain::CheckpointOptions().name("decoder").rng(refrain::Rng::Ignore));
+class CheckpointOptions {
+ public:
+  CheckpointOptions() = default;
+  /*implicit*/ CheckpointOptions(Rng value) : rng_(value) {}
+  /*implicit*/ CheckpointOptions(Check value) : check_(value) {}
+  /*implicit*/ CheckpointOptions(Route value) : route_(value) {}
+  /*implicit*/ CheckpointOptions(EarlyStop value) : early_stop_(value) {}
+
+  /// What messages call the region. Default: the type of what is wrapped.
+  CheckpointOptions& name(std::string value) { return set(name_, std::move(value)); }
+  /// Default: `Rng::Preserve`.
+  CheckpointOptions& rng(Rng value) { return set(rng_, value); }
+  /// Default: `Check::Metadata`.
+  CheckpointOptions& check(Check value) { return set(check_, value); }
+  /// Default: `Route::Hooks`.
+  CheckpointOptions& route(Route value) { return set(route_, value); }
+  /// Default: `EarlyStop::On`.
+  CheckpointOptions& early_stop(EarlyStop value) { return set(early_stop_, value); }
+  /// Generators of the user's own that the region draws from. Default: none.
+  CheckpointOptions& generators(std::vector<at::Generator> value) { return set(generators_, std::move(value)); }
+  /// Tensors that the region changes where Refrain cannot see it, through raw pointers: the replay reads what they held
+  /// at the call, and they move once. Costs a copy of each a call. Default: none.
+  CheckpointOptions& state(std::vector<at::Tensor> value) { return set(state_, std::move(value)); }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Rng rng() const { return rng_; }
+  [[nodiscard]] Check check() const { return check_; }
+  [[nodiscard]] Route route() const { return route_; }
+  [[nodiscard]] EarlyStop early_stop() const { return early_stop_; }
+  [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
+  [[nodiscard]] const std::vector<at::Tensor>& state() const { return state_; }
+
+ private:
+  template <class T>
+  CheckpointOptions& set(T& field, T value) {
+    field = std::move(value);
+    return *this;
+  }
+
+  std::string name_;
+  Rng rng_ = Rng::Preserve;
+  Check check_ = Check::Metadata;
+  Route route_ = Route::Hooks;
+  EarlyStop early_stop_ = EarlyStop::On;
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> state_;
+};
+
+[[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {
+  std::string text = options.route() == Route::Hooks ? "hooks" : "function";
+  if (options.rng() == Rng::Ignore) text += ", rng ignored";
+  if (options.check() == Check::None) text += ", unchecked";
+  if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
+  if (!options.generators().empty()) text += fmt::format(", {} generators", options.generators().size());
+  if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());
+  return text;
+}
+
+}  // namespace refrain

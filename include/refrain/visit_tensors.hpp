@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+namespace detail {
+
+template <class T, class Visit>
+concept TaughtByUser = requires(T& value, Visit& visit) { visit_tensors(value, visit); };
+
+template <class T>
+inline constexpr bool kIsTuple = false;
+template <class... T>
+inline constexpr bool kIsTuple<std::tuple<T...>> = true;
+template <class A, class B>
+inline constexpr bool kIsTuple<std::pair<A, B>> = true;
+template <class T, std::size_t N>
+inline constexpr bool kIsTuple<std::array<T, N>> = true;
+
+template <class T>
+inline constexpr bool kIsList = false;
+template <class T, class... Rest>
+inline constexpr bool kIsList<std::vector<T, Rest...>> = !std::is_same_v<T, bool>;
+
+template <class T>
+inline constexpr bool kIsMap = false;
+template <class... T>
+inline constexpr bool kIsMap<std::map<T...>> = true;
+template <class... T>
+inline constexpr bool kIsMap<std::unordered_map<T...>> = true;
+
+template <class T>
+inline constexpr bool kIsOptional = false;
+template <class T>
+inline constexpr bool kIsOptional<std::optional<T>> = true;
+
+/// Calls `on_tensor` for each tensor inside a value, by reference, in a fixed order.
+template <class OnTensor>
+class TensorVisitor {
+ public:
+  explicit TensorVisitor(OnTensor& on_tensor) : on_tensor_(on_tensor) {}
+
+  template <class T>
+  void operator()(T& value) {
+    using Value = std::remove_const_t<T>;
+    if constexpr (std::is_same_v<Value, at::Tensor>) {
+      on_tensor_(value);
+    } else if constexpr (kIsTuple<Value>) {
+      std::apply([this](auto&... element) { ((*this)(element), ...); }, value);
+    } else if constexpr (kIsList<Value>) {
+      for (auto& element : value) (*this)(element);
+    } else if constexpr (kIsMap<Value>) {
+      for (auto& [key, element] : value) (*this)(element);
+    } else if constexpr (kIsOptional<Value>) {
+      if (value) (*this)(*value);
+    } else if constexpr (TaughtByUser<T, TensorVisitor>) {
+      visit_tensors(value, *this);
+    }
+  }
+
+ private:
+  OnTensor& on_tensor_;
+};
+
+/// Visits the tensors of `value`: tensors, and tuples, pairs, arrays, vectors, maps and optionals of what can be visited,
+/// and structs that a free function found by argument-dependent lookup teaches:
+///
+///     struct Out { torch::Tensor a; std::vector<torch::Tensor> b; };
+///     template <class Visitor> void visit_tensors(Out& out, Visitor&& visit) { visit(out.a); visit(out.b); }
+template <class T, class OnTensor>
+void for_each_tensor_in(T& value, OnTensor&& on_tensor) {
+  TensorVisitor<std::remove_reference_t<OnTensor>> visitor(on_tensor);
+  visitor(value);
+}
+
+}  // namespace detail
+}  // namespace refrain
