@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "support/live_bytes.hpp"
+#include "support/messages.hpp"
+#include "support/modules.hpp"
+#include "support/thread_state.hpp"
+#include "support/twin.hpp"
+
+#include <refrain/checkpoint.hpp>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <stdexcept>
+#include <tuple>
+
+/// What any way into autograd owes the rest of the library. A route instantiates it with a type
+/// that has `static refrain::Route route()`.
+template <class Way>
+class RouteContract : public testing::Test {
+ protected:
+  using Tensor = torch::Tensor;
+
+  void SetUp() override { torch::manual_seed(20); }
+
+  static refrain::CheckpointOptions options() {
+    return refrain::CheckpointOptions().route(Way::route());
+  }
+
+  template <class Thing>
+  static auto quiet(Thing thing) {
+    return refrain::checkpoint(std::move(thing), options());
+  }
+
+  /// Counts its runs; saves more than one tensor.
+  static auto counted(support::RunCounter ran) {
+    return [ran](Tensor t) {
+      ++ran;
+      return t.sin().exp().tanh();
+    };
+  }
+
+  static Tensor input() { return torch::randn({3, 8}).requires_grad_(); }
+};
+
+TYPED_TEST_SUITE_P(RouteContract);
+
+TYPED_TEST_P(RouteContract, GivesThePlainRunsResultGradientsAndStream) {
+  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(support::Mlp(8, 0.3)));
+    for (int i = 0; i < 3; ++i) step.backward(layer(step.leaf(torch::randn({3, 8}))));
+  });
+}
+
+TYPED_TEST_P(RouteContract, RunsTheBodyOnceMoreInBackward) {
+  support::RunCounter ran;
+  const auto y = this->quiet(this->counted(ran))(this->input());
+  EXPECT_EQ(ran.runs(), 1);
+  y.sum().backward();
+  EXPECT_EQ(ran.runs(), 2);
+}
+
+TYPED_TEST_P(RouteContract, NeverRunsItAgainWithoutBackward) {
+  support::RunCounter ran;
+  this->quiet(this->counted(ran))(this->input());
+  EXPECT_EQ(ran.runs(), 1);
+}
+
+TYPED_TEST_P(RouteContract, ForgetsWhatTheBodySaved) {
+  const auto x = torch::randn({100'000}).requires_grad_();
+  auto region = this->quiet([](torch::Tensor t) { return t.sin().exp().tanh().sum(); });
+  const auto before = support::live_bytes();
+  const auto y = region(x);
+  EXPECT_LT(support::live_bytes() - before, 1000);
+  y.backward();
+}
+
+TYPED_TEST_P(RouteContract, FreesEverythingAfterBackward) {
+  auto layer = this->quiet(support::Mlp(8, 0.3));
+  const auto step = [&](int) { layer(this->input()).sum().backward(); };
+  EXPECT_EQ(support::growth_over(20, step), 0);
+}
+
+TYPED_TEST_P(RouteContract, MovesBuffersOnce) {
+  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(torch::nn::BatchNorm1d(8)));
+    for (int i = 0; i < 2; ++i) step.backward(layer(step.leaf(torch::randn({3, 8}))));
+  });
+}
+
+TYPED_TEST_P(RouteContract, PutsAutocastBack) {
+  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(support::Mlp(8)));
+    torch::Tensor y;
+    {
+      const support::Autocast on;
+      y = layer(step.leaf(torch::randn({3, 8})));
+    }
+    step.backward(y);
+  });
+}
+
+TYPED_TEST_P(RouteContract, SaysThatItReplays) {
+  int first = 0;
+  int again = 0;
+  auto region = this->quiet([&](torch::Tensor t) {
+    ++(refrain::replaying() ? again : first);
+    return t.sin().exp();
+  });
+  region(this->input()).sum().backward();
+  EXPECT_EQ(std::tie(first, again), std::make_tuple(1, 1));
+}
+
+TYPED_TEST_P(RouteContract, NestsAndChains) {
+  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
+    auto inner = wrap(step.watch(support::Mlp(8, 0.2)));
+    auto outer = wrap([&](torch::Tensor t) { return inner(inner(t.sin())).cos(); });
+    step.backward(outer(outer(step.leaf(torch::randn({3, 8})))));
+  });
+}
+
+TYPED_TEST_P(RouteContract, GoesBackwardTwiceOverARetainedGraph) {
+  support::RunCounter ran;
+  const auto x = this->input();
+  const auto y = this->quiet(this->counted(ran))(x).sum();
+  y.backward({}, /*retain_graph=*/true);
+  const auto once = x.grad().clone();
+  y.backward();
+  EXPECT_TRUE(torch::equal(x.grad(), once * 2));
+  EXPECT_LE(ran.runs(), 3);
+  EXPECT_ANY_THROW(y.backward());
+}
+
+TYPED_TEST_P(RouteContract, PassesUndifferentiableResultsThrough) {
+  const auto [y, index] = this->quiet([](torch::Tensor t) { return t.sin().max(1); })(this->input());
+  EXPECT_TRUE(y.requires_grad());
+  EXPECT_FALSE(index.requires_grad());
+  EXPECT_EQ(index.scalar_type(), torch::kLong);
+  y.sum().backward();
+}
+
+TYPED_TEST_P(RouteContract, IsAPlainCallWithoutGradMode) {
+  support::RunCounter ran;
+  const torch::NoGradGuard no_grad;
+  const auto y = this->quiet(this->counted(ran))(this->input());
+  EXPECT_FALSE(y.requires_grad());
+  EXPECT_EQ(ran.runs(), 1);
+}
+
+TYPED_TEST_P(RouteContract, IsAPlainCallInsideAPlainScope) {
+  support::RunCounter ran;
+  torch::Tensor y;
+  {
+    const refrain::PlainScope plain;
+    y = this->quiet(this->counted(ran))(this->input());
+  }
+  y.sum().backward();
+  EXPECT_EQ(ran.runs(), 1);
+}
+
+TYPED_TEST_P(RouteContract, RefusesAChangedParameter) {
+  auto linear = torch::nn::Linear(8, 8);
+  const auto y = this->quiet(linear)(this->input());
+  {
+    const torch::NoGradGuard no_grad;
+    linear->weight.add_(1);
+  }
+  support::expect_says<refrain::DivergenceError>({"refrain: ", "changed"},
+                                                 [&] { y.sum().backward(); });
+}
+
+TYPED_TEST_P(RouteContract, HandsOnWhatTheReplayThrowsAndTidiesUp) {
+  int calls = 0;
+  auto region = this->quiet([&calls](torch::Tensor t) {
+    t = t.sin() * torch::rand_like(t);
+    if (++calls == 2) throw std::out_of_range("second run");
+    return t.exp().tanh();
+  });
+  const auto y = region(this->input());
+  const support::ThreadState before;
+  EXPECT_THROW(y.sum().backward(), std::out_of_range);
+  before.expect_unchanged();
+}
+
+TYPED_TEST_P(RouteContract, HandsOnWhatTheFirstRunThrowsAndTidiesUp) {
+  const auto x = this->input();
+  auto region = this->quiet([](torch::Tensor t) -> torch::Tensor {
+    if (t.sin().defined()) throw std::out_of_range("first run");
+    return t;
+  });
+  const support::ThreadState before;
+  EXPECT_THROW(region(x), std::out_of_range);
+  before.expect_unchanged();
+}
+
+REGISTER_TYPED_TEST_SUITE_P(
+    RouteContract, GivesThePlainRunsResultGradientsAndStream, RunsTheBodyOnceMoreInBackward,
+    NeverRunsItAgainWithoutBackward, ForgetsWhatTheBodySaved, FreesEverythingAfterBackward,
+    MovesBuffersOnce, PutsAutocastBack, SaysThatItReplays, NestsAndChains,
+    GoesBackwardTwiceOverARetainedGraph, PassesUndifferentiableResultsThrough,
+    IsAPlainCallWithoutGradMode, IsAPlainCallInsideAPlainScope, RefusesAChangedParameter,
+    HandsOnWhatTheReplayThrowsAndTidiesUp, HandsOnWhatTheFirstRunThrowsAndTidiesUp);

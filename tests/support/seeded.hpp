@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace support {
+
+/// Every test starts from the same random stream.
+class Seeded : public testing::Test {
+ protected:
+  void SetUp() override { torch::manual_seed(20); }
+};
+
+}  // namespace support

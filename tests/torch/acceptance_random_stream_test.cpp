@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// K2: the replay draws the same numbers and leaves the stream where the plain run does. A04.
+#include "support/modules.hpp"
+#include "support/routes.hpp"
+#include "support/twin.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+namespace {
+
+using torch::Tensor;
+
+class RandomStream : public support::OnBothRoutes {};
+INSTANTIATE_TEST_SUITE_P(Routes, RandomStream, support::kBothRoutes, support::route_name);
+
+TEST_P(RandomStream, A04_DropoutHasTheSameMaskAndTheStreamGoesOnAsPlain) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto net = step.watch(torch::nn::Sequential(
+        torch::nn::Linear(8, 8), torch::nn::Dropout(0.5), torch::nn::ReLU(),
+        torch::nn::Dropout(0.3)));
+    const auto x = step.leaf(torch::randn({4, 8}));
+    step.backward(wrap([&](Tensor t) { return net->forward(t); })(x));
+    step.note("the next numbers", torch::rand({4}));
+  });
+}
+
+TEST_P(RandomStream, NumbersDrawnBetweenForwardAndBackwardDoNotMatter) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto net = wrap(step.watch(support::Mlp(8, 0.4)));
+    const auto y = net(step.leaf(torch::randn({4, 8})));
+    step.note("drawn in between", torch::randn({100}));
+    step.backward(y);
+  });
+}
+
+TEST_P(RandomStream, EachRegionDrawsItsOwnNumbersAgain) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto noise = wrap([](Tensor t) { return t * torch::rand_like(t) + torch::randn_like(t).exp() * t; });
+    auto x = step.leaf(torch::randn({4, 8}));
+    step.backward(noise(noise(noise(x))));
+  });
+}
+
+TEST_P(RandomStream, ANormalWithItsSpareValueCachedReplaysExactly) {
+  // The CPU generator hands out normal numbers in pairs and keeps the second.
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto x = step.leaf(torch::randn({1}, torch::kDouble));
+    step.note("half a pair", torch::randn({1}, torch::kDouble));
+    auto noise = wrap([](Tensor t) { return t * torch::randn({1}, torch::kDouble); });
+    step.backward(noise(x));
+    step.note("the other half", torch::randn({3}, torch::kDouble));
+  });
+}
+
+TEST_P(RandomStream, BackwardTwiceDrawsTheSameTwice) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto net = wrap(step.watch(support::Mlp(8, 0.5)));
+    const auto x = step.leaf(torch::randn({4, 8}));
+    step.backward(net(x));
+    step.backward(net(x));
+  });
+}
+
+TEST_P(RandomStream, ARegisteredGeneratorIsPutBackToo) {
+  auto own = at::make_generator<at::CPUGeneratorImpl>(99);
+  const auto how = options().generators({own});
+  const auto start = own.get_state();
+  support::Twin(how).of([&](auto wrap, support::Step& step) {
+    own.set_state(start);
+    auto noise = wrap([own](Tensor t) {
+      return t * torch::empty_like(t).uniform_(0, 1, own) + torch::rand_like(t) * t.sin();
+    });
+    const auto y = noise(step.leaf(torch::randn({5})));
+    step.note("drawn in between", torch::empty({3}).uniform_(0, 1, own));
+    step.backward(y);
+    step.note("drawn after", torch::empty({3}).uniform_(0, 1, own));
+  });
+}
+
+TEST_P(RandomStream, IgnoringItLeavesTheMasksToChance) {
+  const auto x = torch::ones({1000}).requires_grad_();
+  const auto draw = [](Tensor t) { return t * torch::rand_like(t); };
+  const auto y = refrain::checkpoint(draw, options().rng(refrain::Rng::Ignore))(x);
+  y.sum().backward();
+  EXPECT_FALSE(torch::equal(y, x.grad())) << "the gradient is the mask; it was drawn afresh";
+}
+
+TEST_P(RandomStream, AFailedReplayPutsTheCallersStreamBack) {
+  bool fail = false;
+  const auto x = torch::randn({4}).requires_grad_();
+  auto region = quiet([&fail](Tensor t) {
+    const auto y = t * torch::rand_like(t);
+    if (fail) throw std::runtime_error("on purpose");
+    return y.exp();
+  });
+  const auto y = region(x);
+  fail = true;
+  const auto before = at::globalContext().defaultGenerator(at::kCPU).get_state();
+  EXPECT_ANY_THROW(y.sum().backward());
+  EXPECT_TRUE(torch::equal(before, at::globalContext().defaultGenerator(at::kCPU).get_state()));
+}
+
+TEST(RandomStreamHooks, StoppingEarlyStillLeavesTheStreamAsPlain) {
+  // The dropout comes after the last saved tensor of the linear layer, so the replay never draws it.
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto x = step.leaf(torch::randn({4}));
+    const auto y = wrap([](Tensor t) { return t.exp() + torch::rand_like(t); })(x);
+    step.backward(y);
+  });
+}
+
+}  // namespace
