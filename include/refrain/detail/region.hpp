@@ -28,13 +28,13 @@ struct NothingToWatch {
 
 /// Calls `callee(arguments...)` as one region.
 ///
-/// `callee.for_replay()` gives what the replay calls. While `watch.enabled()`, the first run remembers, and stays plain
+/// `callee.kept()` gives what the frame keeps and `for_replay()` of that what one replay calls. While `watch.enabled()`, the first run remembers, and stays plain
 /// if `watch.must_stay_plain()` afterwards.
 template <class Callee, class Watch, class... Arguments>
-auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee callee, Watch watch,
+auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee callee, const Watch& watch,
                  Arguments&&... arguments) {
   std::vector<at::Tensor> inputs;
-  auto body = std::make_unique<BoundBody<Callee, Arguments&&...>>(callee, inputs, arguments...);
+  auto body = std::make_unique<BoundBody<Callee, Arguments&&...>>(callee.kept(), inputs, arguments...);
   const auto call = [&]() -> decltype(auto) { return callee(std::forward<Arguments>(arguments)...); };
   const auto frame = std::make_shared<HooksFrame>(settings, std::move(body), inputs);
   using Remember = HooksFrame::Remember;

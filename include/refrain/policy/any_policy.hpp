@@ -77,6 +77,15 @@ class AnyPolicy {
       : description_(policy.describe()),
         cut_([policy = std::move(policy)](const Chain& chain) { return policy.cut(chain); }) {}
 
+  template <class Policy>
+    requires(!std::same_as<Policy, AnyPolicy> && !SegmentPolicy<Policy> &&
+             requires(const Policy& policy, const Chain& chain) { policy.cut(chain); })
+  AnyPolicy(const Policy& /*policy*/) {
+    static_assert(std::same_as<Policy, AnyPolicy>,
+                  "refrain: a segment policy is copyable and has `Segmentation cut(const Chain&) "
+                  "const` and `std::string describe() const`");
+  }
+
   [[nodiscard]] Segmentation cut(const Chain& chain) const {
     Segmentation cut = cut_(chain);
     if (cut.stages() != chain.size()) {

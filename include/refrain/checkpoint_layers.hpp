@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/segment_regions.hpp>
+#include <refrain/options.hpp>
+#include <refrain/policy.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+
+/// Blocks or functions called one after the other, in segments: what `checkpoint(std::vector, policy)` gives back.
+///
+///     auto stack = refrain::checkpoint(blocks, refrain::policy::every(4));
+///     x = stack(x, mask);   // blocks[i](x, mask) for each i
+///
+/// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per backward. Copies share
+/// the blocks. Throws `OptionError` or `PlanError` when made if the policy cannot cut that many layers.
+template <class Layer>
+class CheckpointLayers {
+ public:
+  CheckpointLayers(std::vector<Layer> layers, policy::AnyPolicy policy, CheckpointOptions options)
+      : state_(std::make_shared<State>()), policy_(std::move(policy)) {
+    state_->layers = std::move(layers);
+    const std::string name = options.name().empty() ? "layers" : options.name();
+    cut_ = policy_.cut(chain());
+    state_->regions = detail::make_regions(cut_, name, options);
+    options_ = std::move(options);
+  }
+
+  /// Sends `value` through all layers; `extras` go to each of them.
+  template <class Value, class... Extras>
+    requires std::invocable<Layer&, std::decay_t<Value>, const std::decay_t<Extras>&...>
+  auto operator()(Value&& value, const Extras&... extras) const {
+    using Result = std::decay_t<std::invoke_result_t<Layer&, std::decay_t<Value>, const Extras&...>>;
+    static_assert(std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
+                  "refrain: each layer must take what the layer before it gives");
+    return detail::SegmentRunner<Calls, Result>::run(Calls{state_}, *state_->regions, Result(std::forward<Value>(value)),
+                                                     extras...);
+  }
+
+  [[nodiscard]] const std::vector<Layer>& layers() const { return state_->layers; }
+  [[nodiscard]] const Segmentation& cut() const { return cut_; }
+  [[nodiscard]] const policy::AnyPolicy& policy() const { return policy_; }
+  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
+
+ private:
+  struct State {
+    std::vector<Layer> layers;
+    std::shared_ptr<detail::SegmentRegions> regions;
+  };
+
+  struct Calls {
+    std::shared_ptr<State> state;
+
+    template <class Value, class... Extras>
+    Value run(std::size_t i, Value value, const Extras&... extras) const {
+      return state->layers[i](std::move(value), extras...);
+    }
+    [[nodiscard]] std::size_t count_tensors(Segment range) const {
+      std::size_t count = 0;
+      if constexpr (detail::Holder<Layer>) {
+        for (std::int64_t i = range.begin; i < range.end; ++i) {
+          count += detail::count_tensors(*state->layers[static_cast<std::size_t>(i)]);
+        }
+      }
+      return count;
+    }
+    [[nodiscard]] const std::shared_ptr<State>& owner() const { return state; }
+  };
+
+  [[nodiscard]] Chain chain() const {
+    Chain chain;
+    for (std::size_t i = 0; i < state_->layers.size(); ++i) {
+      if constexpr (detail::Holder<Layer>) {
+        const auto& module = *state_->layers[i];
+        chain.stages.push_back({std::to_string(i), module.name(), typeid(module)});
+      } else {
+        chain.stages.push_back({std::to_string(i), "function", typeid(Layer)});
+      }
+    }
+    return chain;
+  }
+
+  std::shared_ptr<State> state_;
+  policy::AnyPolicy policy_;
+  CheckpointOptions options_;
+  Segmentation cut_;
+};
+
+}  // namespace refrain

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/any_region.hpp>
+#include <refrain/detail/first_call.hpp>
+#include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/module_mirror.hpp>
+#include <refrain/detail/region.hpp>
+#include <refrain/options.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+
+namespace refrain {
+namespace detail {
+
+/// A module's forward, as first run and replay call it.
+template <class M>
+struct ForwardCallee {
+  std::shared_ptr<M> module;
+
+  template <class... A>
+  decltype(auto) operator()(A&&... arguments) {
+    return module->forward(std::forward<A>(arguments)...);
+  }
+  [[nodiscard]] const ForwardCallee& kept() const { return *this; }
+  [[nodiscard]] ForwardCallee for_replay() const { return *this; }
+};
+
+}  // namespace detail
+
+/// A module whose forward is a region. To LibTorch it is the wrapped module: its parameters, buffers, children, archive
+/// keys and modes are the wrapped module's own.
+///
+/// A module may make parameters or buffers in its first forward. That forward is watched, and is not forgotten if it
+/// does: a replay would find them made already.
+template <class M>
+class CheckpointImpl : public detail::ModuleMirror<M>,
+                       public detail::AnyRegion,
+                       public detail::Mirror<CheckpointImpl<M>, detail::forward_signature_t<M>> {
+ public:
+  explicit CheckpointImpl(std::shared_ptr<M> inner, CheckpointOptions options = {})
+      : detail::ModuleMirror<M>(std::move(inner)), settings_(named(std::move(options), this->inner()->name())) {}
+
+  CheckpointImpl() : CheckpointImpl(std::make_shared<M>()) {}
+
+  /// Calls the wrapped module's forward, with any of its default arguments left out.
+  template <class... Arguments>
+  auto call(Arguments&&... arguments) {
+    if (!enabled_ || !detail::regions_are_on()) return this->inner()->forward(std::forward<Arguments>(arguments)...);
+    const detail::FirstCall first(
+        called_, [this] { return detail::count_tensors(*this->inner()); }, [this] { this->reflect(); });
+    return detail::call_region(settings_, detail::ForwardCallee<M>{this->inner()}, first,
+                               std::forward<Arguments>(arguments)...);
+  }
+
+  [[nodiscard]] bool enabled() const override { return enabled_; }
+  void set_enabled(bool on) override { enabled_ = on; }
+  [[nodiscard]] const CheckpointOptions& options() const override { return settings_->options; }
+  void set_path(const std::string& path) override { settings_ = named(settings_->options, path); }
+  [[nodiscard]] std::string wrapped_type() const override { return this->inner()->name(); }
+  [[nodiscard]] std::type_index wrapped_id() const override { return typeid(M); }
+
+  /// A wrapper of a clone of the wrapped module, with the same options.
+  [[nodiscard]] std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    auto copy = std::make_shared<CheckpointImpl>(this->clone_inner(device), settings_->options);
+    copy->settings_ = settings_;
+    copy->enabled_ = enabled_;
+    return copy;
+  }
+
+ private:
+  static std::shared_ptr<const detail::RegionSettings> named(CheckpointOptions options, const std::string& fallback) {
+    auto settings = std::make_shared<detail::RegionSettings>();
+    settings->name = options.name().empty() ? fallback : options.name();
+    settings->options = std::move(options);
+    return settings;
+  }
+
+  // LibTorch calls it on the children that a cloned parent has made anew.
+  void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
+    const auto copy = std::dynamic_pointer_cast<CheckpointImpl>(other.clone(device));
+    TORCH_CHECK(copy != nullptr, "refrain: cannot clone ", other.name(), " into a Checkpoint of ", this->name());
+    this->become(*copy);
+    settings_ = copy->settings_;
+    enabled_ = copy->enabled_;
+  }
+
+  std::shared_ptr<const detail::RegionSettings> settings_;
+  bool enabled_ = true;
+  std::atomic<bool> called_ = false;
+};
+
+/// A holder, as `TORCH_MODULE` makes them, of a checkpointed `Block`: copies share the module, `*block` is the
+/// `CheckpointImpl`, `block->inner()` the wrapped module.
+template <class Block>
+class Checkpoint : public torch::nn::ModuleHolder<CheckpointImpl<detail::impl_of_t<Block>>> {
+  using Impl = CheckpointImpl<detail::impl_of_t<Block>>;
+
+ public:
+  using torch::nn::ModuleHolder<Impl>::ModuleHolder;
+
+  /// Calls the wrapped module's forward; arguments with defaults may be left out.
+  template <class... Arguments>
+    requires requires(detail::impl_of_t<Block>& inner, Arguments&&... arguments) {
+      inner.forward(std::forward<Arguments>(arguments)...);
+    }
+  auto operator()(Arguments&&... arguments) {
+    return this->get()->call(std::forward<Arguments>(arguments)...);
+  }
+
+  template <class... Arguments>
+    requires(!requires(detail::impl_of_t<Block>& inner, Arguments&&... arguments) {
+      inner.forward(std::forward<Arguments>(arguments)...);
+    })
+  void operator()(Arguments&&...) {
+    static_assert(detail::always_false<Block>,
+                  "refrain: the checkpointed module's forward() cannot be called with these arguments");
+  }
+};
+
+}  // namespace refrain

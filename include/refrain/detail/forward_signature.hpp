@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
+
+#include <type_traits>
+#include <utility>
+
+/// What a module's `forward` looks like: the one room for metaprogramming on modules and callables.
+namespace refrain::detail {
+
+template <class T>
+inline constexpr bool always_false = false;
+
+template <class T>
+concept Module = std::is_base_of_v<torch::nn::Module, T>;
+
+template <class T>
+concept Holder = requires { typename T::ContainedType; } &&
+    std::is_base_of_v<torch::nn::ModuleHolder<typename T::ContainedType>, T>;
+
+/// The implementation class of `Block` (a holder) or of `BlockImpl` itself.
+template <class T>
+struct ImplOf {
+  using type = T;
+};
+template <Holder T>
+struct ImplOf<T> {
+  using type = typename T::ContainedType;
+};
+template <class T>
+using impl_of_t = typename ImplOf<T>::type;
+
+// Inheriting a second `forward` (or call operator) makes the name ambiguous exactly if the first exists, whether or not it
+// is a template or overloaded.
+struct AnotherForward {
+  void forward();
+};
+template <class M>
+struct TwoForwards : M, AnotherForward {};
+struct AnotherCall {
+  void operator()();
+};
+template <class F>
+struct TwoCalls : F, AnotherCall {};
+
+template <class M>
+concept HasForward = std::is_final_v<M> || !requires { &TwoForwards<M>::forward; };
+
+template <class F>
+concept MayBeCalled = std::is_function_v<std::remove_pointer_t<F>> ||
+    (std::is_class_v<F> && (std::is_final_v<F> || !requires { &TwoCalls<F>::operator(); }));
+
+/// The signature of a member function, without its class.
+template <class Member>
+struct SignatureOf;
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...)> {
+  using type = R(A...);
+};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) const> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) noexcept> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) const noexcept> : SignatureOf<R (C::*)(A...)> {};
+
+/// Stands for a `forward` that is overloaded or a template.
+struct ManyForwards;
+
+template <class M>
+struct ForwardSignature {
+  using type = ManyForwards;
+};
+template <class M>
+  requires requires { &M::forward; }
+struct ForwardSignature<M> : SignatureOf<decltype(&M::forward)> {};
+// A template in LibTorch, for any first input and last result; inside another `Sequential` it must be one function.
+template <>
+struct ForwardSignature<torch::nn::SequentialImpl> {
+  using type = at::Tensor(at::Tensor);
+};
+template <class M>
+using forward_signature_t = typename ForwardSignature<M>::type;
+
+/// Gives `Derived` a `forward` of exactly that signature, which calls `Derived::call`. LibTorch's containers ask for it.
+template <class Derived, class Signature>
+class Mirror;
+
+template <class Derived, class R, class... A>
+class Mirror<Derived, R(A...)> {
+ public:
+  R forward(A... arguments) { return static_cast<Derived&>(*this).call(std::forward<A>(arguments)...); }
+};
+
+template <class Derived>
+class Mirror<Derived, ManyForwards> {
+ public:
+  template <class... A>
+  auto forward(A&&... arguments) {
+    return static_cast<Derived&>(*this).call(std::forward<A>(arguments)...);
+  }
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/first_call.hpp>
+#include <refrain/detail/region.hpp>
+#include <refrain/segment.hpp>
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// One piece of a cut chain, ready to be called.
+struct SegmentRegion {
+  Segment range;
+  std::shared_ptr<const RegionSettings> settings;  ///< Null: runs plainly.
+  std::deque<SegmentRegion> inside;
+  std::atomic<bool> called = false;
+
+  SegmentRegion(const SegmentNode& node, const std::string& chain, const CheckpointOptions& options) : range(node.range) {
+    if (node.replayed) {
+      settings = std::make_shared<RegionSettings>(RegionSettings{options, fmt::format("{}{}", chain, node.range)});
+    }
+    for (const SegmentNode& child : node.inside) inside.emplace_back(child, chain, options);
+  }
+};
+
+using SegmentRegions = std::deque<SegmentRegion>;
+
+[[nodiscard]] inline std::shared_ptr<SegmentRegions> make_regions(const Segmentation& cut, const std::string& chain,
+                                                                  const CheckpointOptions& options) {
+  auto regions = std::make_shared<SegmentRegions>();
+  for (const SegmentNode& node : cut) regions->emplace_back(node, chain, options);
+  return regions;
+}
+
+/// Runs a chain in its segments. `Chain` says how one stage is called, and how many tensors a range of modules owns:
+///
+///     value = chain.run(i, std::move(value), extras...);   std::size_t n = chain.count_tensors(segment);
+///
+/// `Chain` is cheap to copy and shares its stages: each region keeps one. `Value` is what goes from stage to stage.
+template <class Chain, class Value>
+class SegmentRunner {
+ public:
+  template <class... Extras>
+  static Value run(const Chain& chain, SegmentRegions& regions, Value value, const Extras&... extras) {
+    for (SegmentRegion& region : regions) value = run_one(chain, region, std::move(value), extras...);
+    return value;
+  }
+
+ private:
+  /// What a segment's region calls: its stages, or the segments it is cut into itself.
+  struct Callee {
+    Chain chain;
+    std::shared_ptr<SegmentRegion> region;
+
+    template <class... Extras>
+    Value operator()(Value value, const Extras&... extras) {
+      if (!region->inside.empty()) return run(chain, region->inside, std::move(value), extras...);
+      return run_plainly(chain, region->range, std::move(value), extras...);
+    }
+    [[nodiscard]] const Callee& kept() const { return *this; }
+    [[nodiscard]] const Callee& for_replay() const { return *this; }
+  };
+
+  template <class... Extras>
+  static Value run_plainly(const Chain& chain, Segment range, Value value, const Extras&... extras) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      value = chain.run(static_cast<std::size_t>(i), std::move(value), extras...);
+    }
+    return value;
+  }
+
+  template <class... Extras>
+  static Value run_one(const Chain& chain, SegmentRegion& region, Value value, const Extras&... extras) {
+    if (region.settings == nullptr || !regions_are_on()) {
+      return run_plainly(chain, region.range, std::move(value), extras...);
+    }
+    const FirstCall first(
+        region.called, [&] { return chain.count_tensors(region.range); }, [] {});
+    // The frame may outlive the chain's owner; the chain owns the regions too.
+    Callee callee{chain, std::shared_ptr<SegmentRegion>(chain.owner(), &region)};
+    return call_region(region.settings, std::move(callee), first, std::move(value), extras...);
+  }
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/checkpoint.hpp>
+#include <refrain/enable.hpp>
+#include <refrain/error.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/options.hpp>
+#include <refrain/policy.hpp>
+#include <refrain/replay.hpp>
+#include <refrain/segment.hpp>
+#include <refrain/version.hpp>
+#include <refrain/visit_tensors.hpp>
