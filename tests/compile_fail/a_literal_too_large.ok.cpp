@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <refrain/bytes.hpp>
+
+int main() {
+  using namespace refrain::literals;
+  return 8589934591_GiB > 0_B ? 0 : 1;
+}
