@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# cmake -DPROGRAM=train_gpt -DCHECK=... -DFOLDER=... -P checks.cmake: runs train_gpt at toy sizes.
+
+cmake_policy(VERSION 3.25)
+set(ENV{OMP_NUM_THREADS} 1)
+set(toy --layers 5 --width 32 --heads 2 --seq 32 --batch 2)
+file(MAKE_DIRECTORY "${FOLDER}")
+
+# train(expected_exit_code options...): `output` and `errors` hold what the program said.
+function(train expected)
+  execute_process(COMMAND "${PROGRAM}" ${ARGN} WORKING_DIRECTORY "${FOLDER}" RESULT_VARIABLE code
+                  OUTPUT_VARIABLE said ERROR_VARIABLE complained)
+  if(NOT code STREQUAL expected)
+    message(FATAL_ERROR "train_gpt ${ARGN} ended with ${code}, not ${expected}:\n"
+                        "${said}${complained}")
+  endif()
+  set(output "${said}" PARENT_SCOPE)
+  set(errors "${complained}" PARENT_SCOPE)
+endfunction()
+
+function(expect text pattern)
+  if(NOT text MATCHES "${pattern}")
+    message(FATAL_ERROR "expected \"${pattern}\" in:\n${text}")
+  endif()
+endfunction()
+
+# The comparison itself ends with an error when a gradient differs.
+macro(compare)
+  train(0 ${toy} --steps 2 ${ARGN} --policy all one_in:2 every:2 segments:3 sqrt first:2 binary)
+  expect("${output}" "binary +[0-9.]+ [KM]iB")
+endmacro()
+
+if(CHECK STREQUAL equal_gradients)
+  compare(--accumulate 2)
+  file(SIZE "${FOLDER}/train_gpt.json" written)
+
+elseif(CHECK STREQUAL equal_gradients_bf16)
+  compare(--autocast bf16)
+
+elseif(CHECK STREQUAL equal_gradients_function_route)
+  compare(--route function)
+
+elseif(CHECK STREQUAL goes_on_exactly)
+  train(0 ${toy} --policy every:2 --steps 6)
+  string(REGEX MATCH "weights [0-9a-f]+" straight "${output}")
+  train(0 ${toy} --policy every:2 --steps 2 --save half.pt)
+  train(0 ${toy} --policy all --steps 6 --resume half.pt)
+  expect("${output}" "${straight}")
+  train(2 ${toy} --steps 2 --resume half.pt)
+  expect("${errors}" "has 2 steps behind it")
+  train(2 ${toy} --width 64 --steps 6 --resume half.pt)
+  expect("${errors}" "was saved with width 32, not 64")
+
+elseif(CHECK STREQUAL bad_options)
+  foreach(bad "--policy;some" "--policy;every" "--policy;every:0" "--policy;segments:99"
+              "--layers;0" "--layers;many" "--heads;7" "--device;abacus" "--device;xla"
+              "--autocast;fp8" "--route;scenic" "--data;nowhere" "--seq;100000000" "--lr;-1"
+              "--dropout;1" "--steps" "--unheard_of" "--resume;nothing" "--save;no/such/folder/x"
+              "--policy;all;none;--save;x")
+    train(2 ${bad})
+    expect("${errors}" "^train_gpt: [^\n]+\\.\n$")
+  endforeach()
+
+else()
+  message(FATAL_ERROR "no check is called ${CHECK}")
+endif()

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/refrain.hpp>
+
+#include <torch/nn/functional/dropout.h>
+#include <torch/nn/init.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace train_gpt {
+
+struct Shape {
+  std::int64_t vocabulary;
+  std::int64_t layers;
+  std::int64_t width;
+  std::int64_t heads;
+  std::int64_t seq;
+  double dropout;
+};
+
+/// A pre-norm transformer block: causal attention, then an MLP of four times the width.
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(const Shape& shape)
+      : heads(shape.heads),
+        dropout(shape.dropout),
+        norm1(register_module("norm1", torch::nn::LayerNorm(over(shape.width)))),
+        qkv(register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width))),
+        out(register_module("out", torch::nn::Linear(shape.width, shape.width))),
+        norm2(register_module("norm2", torch::nn::LayerNorm(over(shape.width)))),
+        up(register_module("up", torch::nn::Linear(shape.width, 4 * shape.width))),
+        down(register_module("down", torch::nn::Linear(4 * shape.width, shape.width))) {}
+
+  torch::Tensor forward(torch::Tensor x) {
+    if (refrain::replaying()) ++replays;
+    x = x + drop(out(attend(norm1(x))));
+    return x + drop(down(torch::gelu(up(norm2(x)))));
+  }
+
+  std::int64_t replays = 0;  // how often this block was run again for backward
+
+ private:
+  static torch::nn::LayerNormOptions over(std::int64_t width) {
+    return torch::nn::LayerNormOptions({width});
+  }
+
+  torch::Tensor attend(const torch::Tensor& x) {
+    const auto batch = x.size(0);
+    const auto seq = x.size(1);
+    const auto width = x.size(2);
+    const auto parts =
+        qkv(x).view({batch, seq, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
+                                            /*is_causal=*/true)
+        .transpose(1, 2)
+        .reshape({batch, seq, width});
+  }
+
+  torch::Tensor drop(const torch::Tensor& x) { return torch::dropout(x, dropout, is_training()); }
+
+  std::int64_t heads;
+  double dropout;
+  torch::nn::LayerNorm norm1;
+  torch::nn::Linear qkv, out;
+  torch::nn::LayerNorm norm2;
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(Block);
+
+/// Characters in, for each place a score for every character that may come next out.
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(const Shape& shape)
+      : shape(shape),
+        token(register_module("token", torch::nn::Embedding(shape.vocabulary, shape.width))),
+        position(register_module("position", torch::nn::Embedding(shape.seq, shape.width))),
+        blocks(blocks_of(shape)),
+        norm(register_module("norm",
+                             torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+        head(register_module("head", torch::nn::Linear(shape.width, shape.vocabulary))) {
+    const auto list = register_module("blocks", torch::nn::ModuleList());
+    for (const auto& block : blocks) list->push_back(block);
+    initialize();
+  }
+
+  /// This is all a model needs for checkpointing: a stack made of its blocks, and how to cut it.
+  void use(const refrain::policy::AnyPolicy& policy, refrain::CheckpointOptions options = {}) {
+    stack = refrain::checkpoint(blocks, policy, std::move(options));
+  }
+
+  torch::Tensor forward(const torch::Tensor& ids) {
+    const auto places = torch::arange(ids.size(1), ids.options());
+    const auto x = torch::dropout(token(ids) + position(places), shape.dropout, is_training());
+    return head(norm(stack(x)));
+  }
+
+  std::int64_t replays() const {
+    std::int64_t sum = 0;
+    for (const auto& block : blocks) sum += block->replays;
+    return sum;
+  }
+
+ private:
+  static std::vector<Block> blocks_of(const Shape& shape) {
+    std::vector<Block> blocks;
+    for (std::int64_t i = 0; i < shape.layers; ++i) blocks.emplace_back(shape);
+    return blocks;
+  }
+
+  // GPT-2's way: small weights, smaller still where a branch joins the stream.
+  void initialize() {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : named_parameters()) {
+      auto& parameter = item.value();
+      if (parameter.dim() < 2) continue;
+      const bool closes_a_branch =
+          item.key().ends_with("out.weight") || item.key().ends_with("down.weight");
+      const auto branches = closes_a_branch ? 2.0 * static_cast<double>(shape.layers) : 1.0;
+      torch::nn::init::normal_(parameter, 0.0, 0.02 / std::sqrt(branches));
+    }
+  }
+
+  Shape shape;
+  torch::nn::Embedding token, position;
+  std::vector<Block> blocks;
+  refrain::CheckpointLayers<Block> stack = refrain::checkpoint(blocks, refrain::policy::none());
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear head;
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace train_gpt

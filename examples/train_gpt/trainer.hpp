@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "gpt.hpp"
+#include "meters.hpp"
+#include "options.hpp"
+#include "text.hpp"
+#include <refrain/memory.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/autocast_mode.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace train_gpt {
+
+using refrain::Bytes;
+
+/// The device an option names, if it is here.
+inline torch::Device device_for(const std::string& name) {
+  std::optional<torch::Device> device;
+  try {
+    device.emplace(name);
+  } catch (const std::exception&) {
+    throw BadOption(fmt::format("--device {}: no device is called so; try cpu or cuda.", name));
+  }
+  if (device->is_cpu()) return torch::kCPU;
+  const auto here = at::accelerator::getAccelerator();
+  const auto count = here == device->type() ? at::accelerator::deviceCount() : 0;
+  if (device->index() >= count || count == 0) {
+    throw BadOption(fmt::format("--device {}: this LibTorch sees {} such device{} here.", name,
+                                int{count}, count == 1 ? "" : "s"));
+  }
+  if (!device->has_index()) device->set_index(0);
+  return *device;
+}
+
+/// bf16 arithmetic for the operations that gain by it, while it lives.
+class Autocast {
+ public:
+  explicit Autocast(c10::DeviceType device)
+      : device_(device),
+        enabled_(at::autocast::is_autocast_enabled(device)),
+        dtype_(at::autocast::get_autocast_dtype(device)) {
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_dtype(device_, dtype_);
+    at::autocast::set_autocast_enabled(device_, enabled_);
+  }
+
+ private:
+  c10::DeviceType device_;
+  bool enabled_;
+  at::ScalarType dtype_;
+};
+
+struct Step {
+  double loss = 0;
+  double seconds = 0;
+  refrain::MemoryUse memory;
+};
+
+/// A model, its optimizer and its place in the text: all that one training run is.
+class Trainer {
+ public:
+  Trainer(const Options& options, const Text& text, const std::string& policy)
+      : options_(options), text_(text), device_(device_for(options.device)) {
+    torch::manual_seed(options.seed);
+    model_ = Gpt(Shape{text.vocabulary(), options.layers, options.width, options.heads, options.seq,
+                       options.dropout});
+    model_->to(device_);
+    constexpr double kDecay = 0.1;
+    optimizer_.emplace(model_->parameters(),
+                       torch::optim::AdamWOptions(options.learning_rate).weight_decay(kDecay));
+    use(policy);
+  }
+
+  /// Goes on under another policy.
+  void use(const std::string& policy) {
+    model_->use(policy_from(policy),
+                options_.route == "function" ? refrain::Route::Function : refrain::Route::Hooks);
+  }
+
+  /// One step of AdamW over `--accumulate` batches. `look` sees the gradients, off the clock.
+  Step step(const std::function<void()>& look = {}) {
+    refrain::reset_peak(device_);
+    Step result;
+    result.seconds += timed([&] {
+      for (std::int64_t i = 0; i < options_.accumulate; ++i) {
+        result.loss += backward(steps_ * options_.accumulate + i);
+      }
+    });
+    if (look) {
+      result.memory = refrain::memory(device_);
+      look();
+      refrain::reset_peak(device_);
+    }
+    result.seconds += timed([&] {
+      optimizer_->step();
+      optimizer_->zero_grad();
+    });
+    const auto now = refrain::memory(device_);
+    result.memory = {now.live, std::max(now.peak, result.memory.peak)};
+    ++steps_;
+    return result;
+  }
+
+  std::vector<at::Tensor> gradients() const {
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : model_->parameters()) all.push_back(parameter.grad());
+    return all;
+  }
+
+  std::vector<at::Tensor> parameters() const { return model_->parameters(); }
+  std::int64_t steps() const { return steps_; }
+  std::int64_t tokens_per_step() const {
+    return options_.accumulate * options_.batch * options_.seq;
+  }
+  std::int64_t replays() const { return model_->replays(); }
+  torch::Device device() const { return device_; }
+
+  /// Everything the next step depends on, so that a resumed run goes on exactly.
+  void save(const std::string& path) const {
+    torch::serialize::OutputArchive archive;
+    torch::serialize::OutputArchive model;
+    torch::serialize::OutputArchive optimizer;
+    model_->save(model);
+    optimizer_->save(optimizer);
+    archive.write("model", model);
+    archive.write("optimizer", optimizer);
+    archive.write("steps", c10::IValue(steps_));
+    for (const auto& [name, value] : facts()) archive.write(name, c10::IValue(value));
+    for (const auto& device : random_devices()) {
+      archive.write("random_" + c10::DeviceTypeName(device.type(), true),
+                    generator(device).get_state());
+    }
+    try {
+      archive.save_to(path);
+    } catch (const std::exception&) {
+      throw BadOption(fmt::format("--save {}: cannot be written.", path));
+    }
+  }
+
+  void resume(const std::string& path) {
+    torch::serialize::InputArchive archive;
+    try {
+      archive.load_from(path);
+    } catch (const std::exception&) {
+      throw BadOption(fmt::format("--resume {}: is not a file that --save has written.", path));
+    }
+    c10::IValue value;
+    for (const auto& [name, ours] : facts()) {
+      archive.read(name, value);
+      if (value.toInt() == ours) continue;
+      throw BadOption(fmt::format("--resume {}: was saved with {} {}, not {}.", path, name,
+                                  value.toInt(), ours));
+    }
+    torch::serialize::InputArchive model;
+    torch::serialize::InputArchive optimizer;
+    archive.read("model", model);
+    archive.read("optimizer", optimizer);
+    model_->load(model);
+    optimizer_->load(optimizer);
+    archive.read("steps", value);
+    steps_ = value.toInt();
+    for (const auto& device : random_devices()) {
+      at::Tensor state;
+      archive.read("random_" + c10::DeviceTypeName(device.type(), true), state);
+      generator(device).set_state(state.cpu());
+    }
+  }
+
+ private:
+  double backward(std::int64_t index) {
+    const auto batch = text_.batch(options_.batch, options_.seq, options_.seed, index);
+    const auto loss = loss_of(batch.inputs.to(device_), batch.targets.to(device_)) /
+                      static_cast<double>(options_.accumulate);
+    loss.backward();
+    return loss.item<double>();
+  }
+
+  torch::Tensor loss_of(const torch::Tensor& inputs, const torch::Tensor& targets) {
+    std::optional<Autocast> autocast;
+    if (!options_.autocast.empty()) autocast.emplace(device_.type());
+    const auto scores = model_(inputs);
+    return torch::nn::functional::cross_entropy(scores.flatten(0, 1).to(torch::kFloat),
+                                                targets.flatten());
+  }
+
+  double timed(const std::function<void()>& work) const {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    work();
+    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  static at::Generator generator(torch::Device device) {
+    return at::globalContext().defaultGenerator(device);
+  }
+
+  std::vector<torch::Device> random_devices() const {
+    std::vector<torch::Device> devices{torch::kCPU};
+    if (!device_.is_cpu()) devices.push_back(device_);
+    return devices;
+  }
+
+  /// What must be the same when a run goes on.
+  std::vector<std::pair<std::string, std::int64_t>> facts() const {
+    return {{"layers", options_.layers},
+            {"width", options_.width},
+            {"heads", options_.heads},
+            {"seq", options_.seq},
+            {"batch", options_.batch},
+            {"accumulate", options_.accumulate},
+            {"seed", static_cast<std::int64_t>(options_.seed)},
+            {"characters", text_.size()}};
+  }
+
+  const Options& options_;
+  const Text& text_;
+  torch::Device device_;
+  Gpt model_{nullptr};
+  std::optional<torch::optim::AdamW> optimizer_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace train_gpt
