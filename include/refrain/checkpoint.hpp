@@ -24,8 +24,7 @@ namespace refrain {
 /// Randomness: the replay draws the same numbers, unless `Rng::Ignore`. Buffers move once.
 /// Throws `DivergenceError` from `backward()` if the replay saves other tensors than the first run, or if a tensor that
 /// it reads was changed in between.
-template <detail::Holder Block>
-  requires detail::HasForward<typename Block::ContainedType>
+template <detail::HolderWithForward Block>
 [[nodiscard]] Checkpoint<Block> checkpoint(Block block, CheckpointOptions options = {}) {
   return Checkpoint<Block>(std::make_shared<typename Checkpoint<Block>::ContainedType>(block.ptr(), std::move(options)));
 }
@@ -50,8 +49,7 @@ template <class Block, class... Arguments>
 ///     });
 ///
 /// Memory, time, errors: as above. What the function captures by reference must outlive the backward pass.
-template <class Function>
-  requires(!detail::Holder<Function> && !detail::Module<Function> && detail::MayBeCalled<Function>)
+template <detail::Callable Function>
 [[nodiscard]] CheckpointFunction<Function> checkpoint(Function function, CheckpointOptions options = {}) {
   return CheckpointFunction<Function>(std::move(function), std::move(options));
 }
@@ -74,8 +72,7 @@ template <class Layer, policy::SegmentPolicy Policy = policy::AnyPolicy>
 
 /// What cannot be served says so in one sentence.
 template <class Thing, class... Rest>
-  requires(!detail::Holder<Thing> || !detail::HasForward<detail::impl_of_t<Thing>>) &&
-          (!detail::MayBeCalled<Thing> || detail::Module<Thing>)
+  requires(!detail::Replayable<std::remove_cvref_t<Thing>>)
 void checkpoint(Thing&&, Rest&&...) {
   static_assert(detail::always_false<Thing>,
                 "refrain::checkpoint needs a module holder with a forward(), a callable, a Sequential or a std::vector "

@@ -46,6 +46,30 @@ inline constexpr bool kIsOptional = false;
 template <class T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
 
+struct AnyVisitor {
+  template <class T>
+  void operator()(T&) {}
+};
+
+/// Whether the tensors inside a value, if it has any, can be found.
+template <class T>
+inline constexpr bool kVisitable = std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                                   std::is_same_v<T, std::string> || TaughtByUser<T, AnyVisitor>;
+template <class... T>
+inline constexpr bool kVisitable<std::tuple<T...>> = (kVisitable<T> && ...);
+template <class A, class B>
+inline constexpr bool kVisitable<std::pair<A, B>> = kVisitable<A> && kVisitable<B>;
+template <class T, std::size_t N>
+inline constexpr bool kVisitable<std::array<T, N>> = kVisitable<T>;
+template <class T, class... Rest>
+inline constexpr bool kVisitable<std::vector<T, Rest...>> = kVisitable<T>;
+template <class K, class T, class... Rest>
+inline constexpr bool kVisitable<std::map<K, T, Rest...>> = kVisitable<T>;
+template <class K, class T, class... Rest>
+inline constexpr bool kVisitable<std::unordered_map<K, T, Rest...>> = kVisitable<T>;
+template <class T>
+inline constexpr bool kVisitable<std::optional<T>> = kVisitable<T>;
+
 /// Calls `on_tensor` for each tensor inside a value, by reference, in a fixed order.
 template <class OnTensor>
 class TensorVisitor {

@@ -87,6 +87,9 @@ class Footprint final : public OpObserver {
     return holds(storage) && !contains(written_storages_, storage);
   }
 
+  /// Whether the tensor lives in memory that came from outside.
+  [[nodiscard]] bool is_outside(const at::Tensor& tensor) const { return holds(storage_of(tensor)); }
+
   void before(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
@@ -232,7 +235,7 @@ class Footprint final : public OpObserver {
 
   std::string_view region_;
   const std::vector<at::Tensor>& inputs_;
-  std::vector<at::Tensor> input_entries_;
+  std::vector<at::Tensor> input_entries_;  ///< As many as inputs.
   Footprint* parent_ = nullptr;
   Births own_births_;
   Births* births_ = nullptr;

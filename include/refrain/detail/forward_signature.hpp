@@ -4,8 +4,10 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
+#include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 /// What a module's `forward` looks like: the one room for metaprogramming on modules and callables.
 namespace refrain::detail {
@@ -51,6 +53,25 @@ concept HasForward = std::is_final_v<M> || !requires { &TwoForwards<M>::forward;
 template <class F>
 concept MayBeCalled = std::is_function_v<std::remove_pointer_t<F>> ||
     (std::is_class_v<F> && (std::is_final_v<F> || !requires { &TwoCalls<F>::operator(); }));
+
+template <class T>
+inline constexpr bool kIsModulePointer = false;
+template <Module M>
+inline constexpr bool kIsModulePointer<std::shared_ptr<M>> = HasForward<M>;
+
+template <class T>
+inline constexpr bool kIsVector = false;
+template <class T, class... Rest>
+inline constexpr bool kIsVector<std::vector<T, Rest...>> = true;
+
+template <class T>
+concept HolderWithForward = Holder<T> && HasForward<typename T::ContainedType>;
+template <class T>
+concept Callable = !Holder<T> && !Module<T> && MayBeCalled<T>;
+
+/// What `checkpoint` serves.
+template <class T>
+concept Replayable = HolderWithForward<T> || Callable<T> || kIsModulePointer<T> || kIsVector<T>;
 
 /// The signature of a member function, without its class.
 template <class Member>

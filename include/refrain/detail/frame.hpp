@@ -48,7 +48,7 @@ class Frame {
 
   /// Runs `call` while watching what it touches. `inputs` as given to the constructor.
   template <class Call>
-  decltype(auto) first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
+  auto first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
                            const Call& call) {
     surroundings_ = Surroundings::capture(options().rng() == Rng::Preserve, inputs, options().generators());
     for (const at::Tensor& tensor : options().state()) {
@@ -56,7 +56,7 @@ class Frame {
       at::Tensor entry = live.clone();
       writes_.push_back({std::move(live), std::move(entry)});
     }
-    const auto watched_call = [&]() -> decltype(auto) {
+    const auto watched_call = [&] {
       const Footprint::Scope watched(&footprint);
       const HookScope hooked(hooks);
       return call();
@@ -66,7 +66,7 @@ class Frame {
         watched_call();
         take(footprint);
       } else {
-        decltype(auto) result = watched_call();
+        auto result = watched_call();
         take(footprint);
         return result;
       }

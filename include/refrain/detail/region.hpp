@@ -3,13 +3,13 @@
 
 #include <refrain/detail/body.hpp>
 #include <refrain/detail/frame.hpp>
+#include <refrain/detail/routes/function.hpp>
 #include <refrain/detail/routes/hooks.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,26 +35,14 @@ auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee c
                  Arguments&&... arguments) {
   std::vector<at::Tensor> inputs;
   auto body = std::make_unique<BoundBody<Callee, Arguments&&...>>(callee.kept(), inputs, arguments...);
-  const auto call = [&]() -> decltype(auto) { return callee(std::forward<Arguments>(arguments)...); };
-  const auto frame = std::make_shared<HooksFrame>(settings, std::move(body), inputs);
-  using Remember = HooksFrame::Remember;
-  const Remember remember = watch.enabled() ? Remember::Yes : Remember::No;
-  const auto end = [&] {
-    if (remember == Remember::No) return;
-    if (watch.must_stay_plain()) {
-      frame->stay_plain();
-    } else {
-      frame->forget();
-    }
-  };
-  if constexpr (std::is_void_v<decltype(call())>) {
-    frame->run(inputs, remember, call);
-    end();
-  } else {
-    decltype(auto) result = frame->run(inputs, remember, call);
-    end();
-    return result;
+  // By value: what a reference refers to may belong to the body.
+  const auto call = [&] { return callee(std::forward<Arguments>(arguments)...); };
+  if (settings->options.route() == Route::Function) {
+    const auto frame = std::make_shared<FunctionFrame>(settings, std::move(body), inputs);
+    return frame->run(frame, inputs, call);
   }
+  const auto frame = std::make_shared<HooksFrame>(settings, std::move(body), inputs);
+  return frame->run(inputs, watch, call);
 }
 
 }  // namespace refrain::detail

@@ -35,29 +35,36 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
  public:
   using Frame::Frame;
 
-  /// Whether a first run keeps what it saves until `forget()`.
-  enum class Remember { No, Yes };
-
-  template <class Call>
-  decltype(auto) run(const std::vector<at::Tensor>& inputs, Remember remember, const Call& call) {
+  /// The first run. While `watch.enabled()` it remembers what it saves, and keeps it if `watch.must_stay_plain()` after.
+  template <class Watch, class Call>
+  auto run(const std::vector<at::Tensor>& inputs, const Watch& watch, const Call& call) {
     EngineProxy::install();
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
+    const Remember remember = watch.enabled() ? Remember::Yes : Remember::No;
     Recorder recorder(*this, footprint, remember);
-    return first_run(inputs, footprint, &recorder, call);
+    const auto end = [&] {
+      if (remember == Remember::No) return;
+      stays_plain_ = watch.must_stay_plain();
+      drop_rebuilt();
+    };
+    if constexpr (std::is_void_v<decltype(call())>) {
+      first_run(inputs, footprint, &recorder, call);
+      end();
+    } else {
+      auto result = first_run(inputs, footprint, &recorder, call);
+      end();
+      return result;
+    }
   }
 
-  /// Drops what the first run remembered; from here on a replay is needed.
-  void forget() { drop_rebuilt(); }
-
-  /// Keeps what the first run remembered until its nodes are done: no replay.
-  void stay_plain() { stays_plain_ = true; }
-
  private:
+  enum class Remember { No, Yes };
+
   /// The engine's hold on a slot. Lives as long as autograd wants the tensor.
   class SlotHook final : public torch::autograd::SavedVariableHooks {
    public:
-    SlotHook(std::shared_ptr<HooksFrame> frame, Footprint& footprint, HooksFrame::Remember remember)
+    SlotHook(std::shared_ptr<HooksFrame> frame, Footprint& footprint, Remember remember)
         : frame_(std::move(frame)), footprint_(&footprint), remember_(remember) {}
     SlotHook(const SlotHook&) = delete;
     SlotHook& operator=(const SlotHook&) = delete;

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/frame.hpp>
+#include <refrain/detail/graph_border.hpp>
+#include <refrain/visit_tensors.hpp>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+/// One call of a region on the function route: one node stands for it in the graph, runs the body again in its backward,
+/// and sends the gradients to all that the body reached: arguments, parameters, captured tensors.
+///
+/// The engine stays as it is. The first run builds a graph, to see what it reaches, and drops it.
+class FunctionFrame final : public Frame {
+ public:
+  using Frame::Frame;
+
+  template <class Call>
+  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs, const Call& call) {
+    OpTap::stop_if_asked();
+    Footprint footprint(name(), inputs);
+    const GraphBorder border;
+    if constexpr (std::is_void_v<decltype(call())>) {
+      first_run(inputs, footprint, nullptr, call);
+    } else {
+      auto result = first_run(inputs, footprint, nullptr, call);
+      if constexpr (!kVisitable<decltype(result)>) refuse("gives a result whose tensors it cannot find",
+                                                          "teach the type with visit_tensors, or use Route::Hooks.");
+      refuse_changed_inputs(inputs, footprint);
+      put_node_under(self, result, border, footprint);
+      return result;
+    }
+  }
+
+ private:
+  struct Output {
+    std::size_t place;  ///< Among all tensors of the result.
+    TensorFacts facts;
+  };
+
+  /// Stands for the region in the graph.
+  class ReplayNode final : public torch::autograd::Node {
+   public:
+    explicit ReplayNode(std::shared_ptr<FunctionFrame> frame) : frame_(std::move(frame)) {}
+
+    variable_list apply(variable_list&& gradients) override {
+      std::shared_ptr<FunctionFrame> frame;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        frame = frame_;
+      }
+      TORCH_CHECK(frame != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+      std::vector<bool> wanted;
+      for (std::size_t i = 0; i < num_outputs(); ++i) wanted.push_back(task_should_compute_output(i));
+      return frame->backward(gradients, next_edges(), wanted);
+    }
+
+    void release_variables() override {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      frame_.reset();
+    }
+
+    std::string name() const override { return "refrain::Replay"; }
+
+   private:
+    std::shared_ptr<FunctionFrame> frame_;
+  };
+
+  // LibTorch held nodes by std::shared_ptr once, with a deleter that frees long chains without deep recursion, and holds
+  // them by c10::intrusive_ptr since.
+  template <class Node>
+  static auto make_node(std::shared_ptr<FunctionFrame> frame) {
+    if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+      return c10::make_intrusive<Node>(std::move(frame));
+    } else {
+      auto* const node = new Node(std::move(frame));
+      return std::shared_ptr<Node>(node, [](auto* done) { deleteNode(done); });
+    }
+  }
+
+  /// Replaces the result's differentiable tensors by ones whose history is the node alone; their own graph goes.
+  template <class Result>
+  void put_node_under(const std::shared_ptr<FunctionFrame>& self, Result& result, const GraphBorder& border,
+                      const Footprint& footprint) {
+    std::vector<at::Tensor*> tensors;
+    edge_list roots;
+    std::size_t place = 0;
+    for_each_tensor_in(result, [&](at::Tensor& tensor) {
+      const std::size_t here = place++;
+      if (!tensor.defined() || tensor.grad_fn() == nullptr) return;
+      auto edge = torch::autograd::impl::gradient_edge(tensor);
+      if (!border.inside(edge)) return;  // handed through
+      if (footprint.is_outside(tensor)) {
+        refuse(fmt::format("returns {}, a view of memory from outside the region", to_string(TensorFacts(tensor))),
+               "return a clone, or use Route::Hooks.");
+      }
+      outputs_.push_back({here, TensorFacts(tensor)});
+      tensors.push_back(&tensor);
+      roots.push_back(std::move(edge));
+    });
+    if (roots.empty()) return;
+    const auto node = make_node<ReplayNode>(self);
+    node->set_next_edges(border.edges_below(roots));
+    roots.clear();
+    for (at::Tensor* tensor : tensors) {
+      at::Tensor bare = tensor->tensor_data();
+      torch::autograd::set_history(bare, node);
+      *tensor = std::move(bare);
+    }
+  }
+
+  variable_list backward(const variable_list& gradients, const edge_list& targets, const std::vector<bool>& wanted) {
+    const bool create_graph = at::GradMode::is_enabled();
+    const GraphBorder border;
+    std::vector<at::Tensor> results;
+    replay(nullptr, &results);
+    edge_list roots;
+    variable_list root_gradients;
+    edge_list all_roots;
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      const std::size_t place = outputs_[i].place;
+      const at::Tensor result = place < results.size() ? results[place] : at::Tensor();
+      if (!result.defined() || !outputs_[i].facts.describe(result) || !result.requires_grad()) fail_output(i, result);
+      all_roots.push_back(torch::autograd::impl::gradient_edge(result));
+      if (!gradients[i].defined()) continue;
+      roots.push_back(all_roots.back());
+      root_gradients.push_back(gradients[i]);
+    }
+    results.clear();
+    compare(border.edges_below(all_roots), targets);
+    all_roots.clear();
+    edge_list asked;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (wanted[i]) asked.push_back(targets[i]);
+    }
+    variable_list answers(targets.size());
+    if (roots.empty() || asked.empty()) return answers;
+    auto found = torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, create_graph, create_graph,
+                                                                       /*accumulate_grad=*/false, asked);
+    for (std::size_t i = 0, next = 0; i < targets.size(); ++i) {
+      if (wanted[i]) answers[i] = std::move(found[next++]);
+    }
+    return answers;
+  }
+
+  [[noreturn]] void fail_output(std::size_t i, const at::Tensor& result) const {
+    throw DivergenceError(
+        fmt::format("replay of `{}` gave another result than the first run.", name()),
+        fmt::format("first difference at result {}: expected {}, got {}", outputs_[i].place,
+                    to_string(outputs_[i].facts), result.defined() ? to_string(TensorFacts(result)) : "nothing"),
+        "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
+        "see docs/reading_a_divergence.md");
+  }
+
+  void compare(const edge_list& now, const edge_list& then) const {
+    const bool equal = now.size() == then.size() && std::all_of(now.begin(), now.end(), [&](const auto& edge) {
+                         return std::find(then.begin(), then.end(), edge) != then.end();
+                       });
+    if (equal) return;
+    throw DivergenceError(
+        fmt::format("replay of `{}` depends on {} tensors that need gradients, the first run on {}, or on others.", name(),
+                    now.size(), then.size()),
+        "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
+        "see docs/reading_a_divergence.md");
+  }
+
+  void refuse_changed_inputs(const std::vector<at::Tensor>& inputs, Footprint& footprint) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].defined() && inputs[i].requires_grad() && footprint.entry_of_input(i).defined()) {
+        refuse(fmt::format("changes its tensor argument {} in place", i), "clone it first, or use Route::Hooks.");
+      }
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& what, const char* remedy) const {
+    throw Error(fmt::format("`{}` {}, which Route::Function cannot serve.", name(), what), remedy);
+  }
+
+  std::vector<Output> outputs_;
+};
+
+}  // namespace refrain::detail
