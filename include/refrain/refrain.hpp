@@ -10,5 +10,6 @@
 #include <refrain/policy.hpp>
 #include <refrain/replay.hpp>
 #include <refrain/segment.hpp>
+#include <refrain/verify.hpp>
 #include <refrain/version.hpp>
 #include <refrain/visit_tensors.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -9,19 +10,21 @@ namespace detail {
 
 /// What regions know of the thread they run on.
 struct ThreadState {
-  int replays = 0;                ///< Replays that run now, nested ones included.
-  bool plain = false;             ///< A `PlainScope` lives.
-  std::uint64_t replays_run = 0;  ///< Replays begun on this thread so far.
+  int replays = 0;     ///< Replays that run now, nested ones included.
+  bool plain = false;  ///< A `PlainScope` lives.
 };
 
 inline constinit thread_local ThreadState thread_state;
+
+/// Replays begun in this process so far, on any thread.
+inline std::atomic<std::uint64_t> replays_begun = 0;
 
 /// Marks this thread as replaying while it lives.
 class ReplayMark {
  public:
   ReplayMark() : plain_before_(std::exchange(thread_state.plain, false)) {
     ++thread_state.replays;
-    ++thread_state.replays_run;
+    replays_begun.fetch_add(1, std::memory_order_relaxed);
   }
   ~ReplayMark() {
     --thread_state.replays;

@@ -75,7 +75,9 @@ class BoundBody final : public Body {
  private:
   template <class Argument>
   static decltype(auto) as(kept_t<Argument>& kept) {
-    if constexpr (std::is_same_v<kept_t<Argument>, std::decay_t<Argument>>) {
+    if constexpr (!std::is_same_v<std::decay_t<Argument>, std::remove_cvref_t<Argument>>) {
+      return (kept);  // an array or a function, kept as a pointer
+    } else if constexpr (std::is_same_v<kept_t<Argument>, std::decay_t<Argument>>) {
       return static_cast<Argument&&>(kept);
     } else {
       return std::decay_t<Argument>(kept);

@@ -47,9 +47,13 @@ struct OutsideWrite {
 /// by every region around it that did not make it.
 class Footprint final : public OpObserver {
  public:
+  /// What to do when a captured tensor that gradients flow through is changed in place: no replay could undo that.
+  enum class TrackedWrites { Refuse, LetPass };
+
   /// `inputs` are the region's tensor arguments. They must outlive the run.
-  Footprint(std::string_view region, const std::vector<at::Tensor>& inputs)
-      : region_(region), inputs_(inputs), input_entries_(inputs.size()) {}
+  Footprint(std::string_view region, const std::vector<at::Tensor>& inputs,
+            TrackedWrites tracked_writes = TrackedWrites::Refuse)
+      : region_(region), inputs_(inputs), input_entries_(inputs.size()), tracked_writes_(tracked_writes) {}
 
   /// Watches this thread while it lives.
   class Scope {
@@ -68,15 +72,15 @@ class Footprint final : public OpObserver {
   };
 
   /// What it held before the run changed it in place; undefined for an input that the run left alone.
-  [[nodiscard]] at::Tensor& entry_of_input(std::size_t index) { return input_entries_[index]; }
-  [[nodiscard]] std::vector<OutsideWrite> take_writes() { return std::move(writes_); }
+  [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const { return input_entries_[index]; }
+  [[nodiscard]] const std::vector<OutsideWrite>& writes() const { return writes_; }
 
   /// What was read and not written: what was written is put back for a replay and needs no check.
-  [[nodiscard]] std::vector<OutsideRead> take_reads() {
-    if (written_storages_.empty()) return std::move(reads_);
+  [[nodiscard]] std::vector<OutsideRead> reads_left_unwritten() const {
     std::vector<OutsideRead> kept;
-    for (OutsideRead& read : reads_) {
-      if (!contains(written_storages_, read.storage)) kept.push_back(std::move(read));
+    kept.reserve(reads_.size());
+    for (const OutsideRead& read : reads_) {
+      if (!contains(written_storages_, read.storage)) kept.push_back(read);
     }
     return kept;
   }
@@ -196,6 +200,7 @@ class Footprint final : public OpObserver {
     const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
     if (first) written_storages_.push_back(storage);
     if (keep_input_entry(storage, op)) return;
+    if (tracked && tracked_writes_ == TrackedWrites::LetPass) return;
     if (tracked) refuse(tensor, op, "changes a captured tensor that gradients flow through");
     // One entry serves for all writes to one tensor; a view made in here may share its address with a later one.
     const bool captured = captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent;
@@ -236,6 +241,7 @@ class Footprint final : public OpObserver {
   std::string_view region_;
   const std::vector<at::Tensor>& inputs_;
   std::vector<at::Tensor> input_entries_;  ///< As many as inputs.
+  TrackedWrites tracked_writes_;
   Footprint* parent_ = nullptr;
   Births own_births_;
   Births* births_ = nullptr;

@@ -56,6 +56,7 @@ class Frame {
       at::Tensor entry = live.clone();
       writes_.push_back({std::move(live), std::move(entry)});
     }
+    running_ = &footprint;
     const auto watched_call = [&] {
       const Footprint::Scope watched(&footprint);
       const HookScope hooked(hooks);
@@ -64,14 +65,14 @@ class Frame {
     try {
       if constexpr (std::is_void_v<decltype(call())>) {
         watched_call();
-        take(footprint);
+        finish(footprint);
       } else {
         auto result = watched_call();
-        take(footprint);
+        finish(footprint);
         return result;
       }
     } catch (...) {
-      take(footprint);  // an input changed in place would otherwise hold its own graph
+      finish(footprint);  // an input changed in place would otherwise hold its own graph
       throw;
     }
   }
@@ -81,6 +82,7 @@ class Frame {
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
     const ReplayMark replaying;
+    if (running_ != nullptr) take(*running_);
     if (options().check() != Check::None) check_unchanged();
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
@@ -100,14 +102,24 @@ class Frame {
  protected:
   ~Frame() = default;
 
+  /// The body itself may call for a replay, by taking gradients of what it has made so far.
+  [[nodiscard]] bool first_run_goes_on() const { return running_ != nullptr; }
+
  private:
-  void take(Footprint& footprint) {
+  void finish(const Footprint& footprint) {
+    running_ = nullptr;
     surroundings_.drop_unused();
+    take(footprint);
+  }
+
+  /// What the first run has touched so far.
+  void take(const Footprint& footprint) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (footprint.entry_of_input(i).defined()) inputs_.replace(i, footprint.entry_of_input(i));
     }
-    reads_ = footprint.take_reads();
-    for (OutsideWrite& write : footprint.take_writes()) writes_.push_back(std::move(write));
+    reads_ = footprint.reads_left_unwritten();
+    writes_.resize(options().state().size());
+    writes_.insert(writes_.end(), footprint.writes().begin(), footprint.writes().end());
   }
 
   void check_unchanged() const {
@@ -133,7 +145,8 @@ class Frame {
   RegionInputs inputs_;
   Surroundings surroundings_;
   std::vector<OutsideRead> reads_;
-  std::vector<OutsideWrite> writes_;
+  std::vector<OutsideWrite> writes_;  ///< The tensors of `state()` first.
+  Footprint* running_ = nullptr;      ///< While the first run goes on.
 };
 
 }  // namespace refrain::detail

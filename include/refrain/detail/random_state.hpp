@@ -24,12 +24,10 @@ class RandomState {
   explicit RandomState(at::Generator generator) : generator_(std::move(generator)), state_(read()) {}
 
   /// Whether anybody drew from the generator, or set it, since.
-  [[nodiscard]] bool moved() const {
-    const State now = read();
-    if (const auto* then = std::get_if<CpuState>(&state_)) return !same(*then, std::get<CpuState>(now));
-    if (const auto* then = std::get_if<SeedOffset>(&state_)) return *then != std::get<SeedOffset>(now);
-    return !at::equal(std::get<at::Tensor>(state_), std::get<at::Tensor>(now));
-  }
+  [[nodiscard]] bool moved() const { return !same(state_, read()); }
+
+  /// Whether two generators of one kind stand at the same place.
+  [[nodiscard]] bool equals(const RandomState& other) const { return same(state_, other.state_); }
 
   void restore() {
     const std::lock_guard<std::mutex> lock(generator_.mutex());
@@ -44,6 +42,11 @@ class RandomState {
     } else {
       generator_.set_state(std::get<at::Tensor>(state_));
     }
+  }
+
+  void seed(std::uint64_t value) {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_current_seed(value);
   }
 
   /// The same generator as it stands now.
@@ -71,7 +74,14 @@ class RandomState {
     return generator.get_state();
   }
 
-  static bool same(const CpuState& a, const CpuState& b) {
+  static bool same(const State& a, const State& b) {
+    if (a.index() != b.index()) return false;
+    if (const auto* cpu = std::get_if<CpuState>(&a)) return same_cpu(*cpu, std::get<CpuState>(b));
+    if (const auto* counter = std::get_if<SeedOffset>(&a)) return *counter == std::get<SeedOffset>(b);
+    return at::equal(std::get<at::Tensor>(a), std::get<at::Tensor>(b));
+  }
+
+  static bool same_cpu(const CpuState& a, const CpuState& b) {
     const at::mt19937_data_pod x = a.engine.data();
     const at::mt19937_data_pod y = b.engine.data();
     return x.left_ == y.left_ && x.next_ == y.next_ && x.seed_ == y.seed_ && x.seeded_ == y.seeded_ &&

@@ -63,6 +63,36 @@ class AutocastState {
   bool cache_ = true;
 };
 
+/// The accelerator devices that `tensors` are on, and the current one if it is in use.
+[[nodiscard]] inline std::vector<at::Device> accelerators_in_play(const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Device> devices;
+  const auto accelerator = at::getAccelerator();
+  if (!accelerator) return devices;
+  const auto add = [&devices](at::Device device) {
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+  };
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.device().type() == *accelerator) add(input.device());
+  }
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
+  if (hooks.hasPrimaryContext(hooks.getCurrentDevice())) add(at::Device(*accelerator, hooks.getCurrentDevice()));
+  return devices;
+}
+
+/// Where the random generators stand that code on `tensors` may draw from: the CPU's, those of the accelerators in play,
+/// and `extra`.
+[[nodiscard]] inline std::vector<RandomState> random_states(const std::vector<at::Tensor>& tensors,
+                                                            const std::vector<at::Generator>& extra) {
+  std::vector<RandomState> states;
+  states.reserve(1 + extra.size());
+  states.emplace_back(at::globalContext().defaultGenerator(at::kCPU));
+  for (const at::Device device : accelerators_in_play(tensors)) {
+    states.emplace_back(at::globalContext().defaultGenerator(device));
+  }
+  for (const at::Generator& generator : extra) states.emplace_back(generator);
+  return states;
+}
+
 /// What a run depends on besides its arguments: random generators, autocast, grad mode.
 ///
 /// Captured before the first run and put back around the replay; what the caller of backward had comes back after it,
@@ -75,12 +105,7 @@ class Surroundings {
     Surroundings state;
     state.autocast_ = AutocastState::capture();
     if (!with_random) return state;
-    state.random_.reserve(1 + extra.size());
-    state.random_.emplace_back(at::globalContext().defaultGenerator(at::kCPU));
-    for (const at::Device device : accelerators(inputs)) {
-      state.random_.emplace_back(at::globalContext().defaultGenerator(device));
-    }
-    for (const at::Generator& generator : extra) state.random_.emplace_back(generator);
+    state.random_ = random_states(inputs, extra);
     return state;
   }
 
@@ -118,21 +143,6 @@ class Surroundings {
   };
 
  private:
-  static std::vector<at::Device> accelerators(const std::vector<at::Tensor>& inputs) {
-    std::vector<at::Device> devices;
-    const auto accelerator = at::getAccelerator();
-    if (!accelerator) return devices;
-    const auto add = [&devices](at::Device device) {
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
-    };
-    for (const at::Tensor& input : inputs) {
-      if (input.defined() && input.device().type() == *accelerator) add(input.device());
-    }
-    const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
-    if (hooks.hasPrimaryContext(hooks.getCurrentDevice())) add(at::Device(*accelerator, hooks.getCurrentDevice()));
-    return devices;
-  }
-
   AutocastState autocast_;
   std::vector<RandomState> random_;
 };

@@ -138,7 +138,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
         frame_.order_.mark(value.device());
       }
       const bool last = index + 1 == comparison_.expected();
-      if (!last || frame_.options().early_stop() == EarlyStop::Off) return;
+      if (!last || !frame_.stops_early()) return;
       if (!frame_.stop_rule_.at_once()) return OpTap::stop_at_next_op(stopped_);
       stopped_ = true;
       throw StopReplay();
@@ -148,6 +148,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     SlotComparison comparison_;
     bool stopped_ = false;
   };
+
+  /// While the first run goes on its last tensor is not known to be the last: a replay must end there.
+  [[nodiscard]] bool stops_early() const { return options().early_stop() == EarlyStop::On || first_run_goes_on(); }
 
   std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
     stop_rule_.saved(tensor, footprint);
