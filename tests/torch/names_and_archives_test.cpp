@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "support/modules.hpp"
+#include "support/seeded.hpp"
+
+#include <refrain/checkpoint.hpp>
+#include <refrain/checkpoint_sequential.hpp>
+
+#include <torch/torch.h>
+
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using torch::Tensor;
+namespace nn = torch::nn;
+namespace policy = refrain::policy;
+
+class Names : public support::Seeded {};
+class Archives : public support::Seeded {};
+
+template <class Items>
+std::vector<std::string> keys(const Items& items) {
+  std::vector<std::string> names;
+  for (const auto& item : items) names.push_back(item.key());
+  return names;
+}
+
+/// A block with parameters of its own, a buffer, and children two levels deep.
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(std::int64_t width = 4)
+      : scale(register_parameter("scale", torch::ones(width))),
+        steps(register_buffer("steps", torch::zeros(1))),
+        norm(register_module("norm", nn::BatchNorm1d(width))),
+        mlp(register_module("mlp", support::Mlp(width))) {}
+  Tensor forward(Tensor x) { return mlp(norm(x)) * scale; }
+  Tensor scale, steps;
+  nn::BatchNorm1d norm;
+  support::Mlp mlp;
+};
+TORCH_MODULE(Block);
+
+TEST_F(Names, OfParametersAndBuffersAreTheBlocksOwnAtEveryDepth) {
+  Block block(4);
+  auto quiet = refrain::checkpoint(Block(4));
+  EXPECT_EQ(keys(quiet->named_parameters()), keys(block->named_parameters()));
+  EXPECT_EQ(keys(quiet->named_buffers()), keys(block->named_buffers()));
+  EXPECT_EQ(keys(quiet->named_parameters(/*recurse=*/false)), std::vector<std::string>{"scale"});
+}
+
+TEST_F(Names, SurviveARegionInsideARegion) {
+  auto quiet = refrain::checkpoint(refrain::checkpoint(Block(4)));
+  EXPECT_EQ(keys(quiet->named_parameters()), keys(Block(4)->named_parameters()));
+}
+
+TEST_F(Names, InAModelDoNotTellWhichBlocksAreWrapped) {
+  const auto plain = nn::Sequential(Block(4), nn::Linear(4, 4), Block(4));
+  const auto mixed = nn::Sequential(refrain::checkpoint(Block(4)), nn::Linear(4, 4), Block(4));
+  EXPECT_EQ(keys(mixed->named_parameters()), keys(plain->named_parameters()));
+  EXPECT_EQ(keys(mixed->named_buffers()), keys(plain->named_buffers()));
+}
+
+TEST_F(Names, EachParameterIsListedOnce) {
+  auto quiet = refrain::checkpoint(Block(4));
+  std::set<void*> seen;
+  for (const auto& parameter : quiet->parameters()) {
+    EXPECT_TRUE(seen.insert(parameter.unsafeGetTensorImpl()).second);
+  }
+  EXPECT_EQ(seen.size(), Block(4)->parameters().size());
+}
+
+TEST_F(Names, WrappingSharesTheBlocksTensors) {
+  Block block(4);
+  auto quiet = refrain::checkpoint(block);
+  EXPECT_EQ(quiet->inner(), block.ptr());
+  EXPECT_TRUE(quiet->named_parameters()["scale"].is_same(block->scale));
+  EXPECT_TRUE(quiet->named_buffers()["norm.running_mean"].is_same(block->norm->running_mean));
+}
+
+TEST_F(Names, OfAParameterMadeInTheFirstForwardAreSeen) {
+  struct LazyImpl : nn::Module {
+    Tensor forward(Tensor x) {
+      if (!scale.defined()) scale = register_parameter("scale", torch::ones(x.size(-1)));
+      return x.sin() * scale;
+    }
+    Tensor scale;
+  };
+  auto quiet = refrain::checkpoint(nn::ModuleHolder<LazyImpl>());
+  quiet(torch::randn({2, 4})).sum().backward();
+  ASSERT_TRUE(quiet->named_parameters().contains("scale"));
+  EXPECT_TRUE(quiet->named_parameters()["scale"].grad().defined());
+}
+
+/// Trains a step, so that every parameter and buffer has moved; then what is loaded must agree.
+template <class From, class To>
+void expect_loads(From from, To to) {
+  torch::optim::SGD optimizer(from->parameters(), 0.1);
+  from(torch::randn({6, 4})).sum().backward();
+  optimizer.step();
+  std::stringstream file;
+  torch::save(from, file);
+  torch::load(to, file);
+  from->eval();
+  to->eval();
+  const auto x = torch::randn({3, 4});
+  EXPECT_TRUE(torch::equal(from(x), to(x)));
+}
+
+TEST_F(Archives, OfAPlainBlockLoadIntoAWrappedOne) {
+  expect_loads(Block(4), refrain::checkpoint(Block(4)));
+}
+
+TEST_F(Archives, OfAWrappedBlockLoadIntoAPlainOne) {
+  expect_loads(refrain::checkpoint(Block(4)), Block(4));
+}
+
+TEST_F(Archives, OfAWrappedSequentialLoadIntoAPlainOneAndBack) {
+  const auto wrapped = [] {
+    return refrain::checkpoint(nn::Sequential(Block(4), Block(4)), policy::all());
+  };
+  std::stringstream file;
+  auto from = wrapped();
+  torch::save(from, file);
+  nn::Sequential plain(Block(4), Block(4));
+  torch::load(plain, file);
+  std::stringstream back;
+  torch::save(plain, back);
+  auto to = wrapped();
+  torch::load(to, back);
+  const auto x = torch::randn({3, 4});
+  EXPECT_TRUE(torch::equal(from(x), to(x)));
+}
+
+TEST_F(Archives, OfAnOptimizerGoOnFromPlainToWrapped) {
+  Block plain(4);
+  auto quiet = refrain::checkpoint(Block(4));
+  torch::optim::Adam before(plain->parameters(), 0.1);
+  torch::optim::Adam after(quiet->parameters(), 0.1);
+  plain(torch::randn({6, 4})).sum().backward();
+  before.step();
+  std::stringstream file;
+  torch::save(before, file);
+  torch::load(after, file);
+  EXPECT_EQ(after.state().size(), before.state().size());
+}
+
+}  // namespace
