@@ -9,6 +9,7 @@
 #include <refrain/options.hpp>
 
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <ostream>
@@ -31,31 +32,27 @@ struct ForwardCallee {
   [[nodiscard]] ForwardCallee for_replay() const { return *this; }
 };
 
-}  // namespace detail
-
-/// A module whose forward is a region. To LibTorch it is the wrapped module: its parameters, buffers, children, archive
-/// keys and modes are the wrapped module's own.
+/// What `CheckpointImpl` is, but for its `forward`.
 ///
 /// A module may make parameters or buffers in its first forward. That forward is watched, and is not forgotten if it
 /// does: a replay would find them made already.
-template <class M>
-class CheckpointImpl : public detail::ModuleMirror<M>,
-                       public detail::AnyRegion,
-                       public detail::Mirror<CheckpointImpl<M>, detail::forward_signature_t<M>> {
+template <class Derived, class M>
+class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
  public:
-  explicit CheckpointImpl(std::shared_ptr<M> inner, CheckpointOptions options = {})
-      : detail::ModuleMirror<M>(std::move(inner)), settings_(named(std::move(options), this->inner()->name())) {}
+  explicit CheckpointedModule(std::shared_ptr<M> inner, CheckpointOptions options = {})
+      : ModuleMirror<M>(std::move(inner)), settings_(named(std::move(options), this->inner()->name())) {}
 
-  CheckpointImpl() : CheckpointImpl(std::make_shared<M>()) {}
+  CheckpointedModule()
+    requires std::default_initializable<M>
+      : CheckpointedModule(std::make_shared<M>()) {}
 
   /// Calls the wrapped module's forward, with any of its default arguments left out.
   template <class... Arguments>
   auto call(Arguments&&... arguments) {
-    if (!enabled_ || !detail::regions_are_on()) return this->inner()->forward(std::forward<Arguments>(arguments)...);
-    const detail::FirstCall first(
-        called_, [this] { return detail::count_tensors(*this->inner()); }, [this] { this->reflect(); });
-    return detail::call_region(settings_, detail::ForwardCallee<M>{this->inner()}, first,
-                               std::forward<Arguments>(arguments)...);
+    if (!enabled_ || !regions_are_on()) return this->inner()->forward(std::forward<Arguments>(arguments)...);
+    const FirstCall first(
+        called_, [this] { return count_tensors(*this->inner()); }, [this] { this->reflect(); });
+    return call_region(settings_, ForwardCallee<M>{this->inner()}, first, std::forward<Arguments>(arguments)...);
   }
 
   [[nodiscard]] bool enabled() const override { return enabled_; }
@@ -68,15 +65,15 @@ class CheckpointImpl : public detail::ModuleMirror<M>,
   /// A wrapper of a clone of the wrapped module, with the same options.
   [[nodiscard]] std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
-    auto copy = std::make_shared<CheckpointImpl>(this->clone_inner(device), settings_->options);
+    auto copy = std::make_shared<Derived>(this->clone_inner(device), settings_->options);
     copy->settings_ = settings_;
     copy->enabled_ = enabled_;
     return copy;
   }
 
  private:
-  static std::shared_ptr<const detail::RegionSettings> named(CheckpointOptions options, const std::string& fallback) {
-    auto settings = std::make_shared<detail::RegionSettings>();
+  static std::shared_ptr<const RegionSettings> named(CheckpointOptions options, const std::string& fallback) {
+    auto settings = std::make_shared<RegionSettings>();
     settings->name = options.name().empty() ? fallback : options.name();
     settings->options = std::move(options);
     return settings;
@@ -84,16 +81,45 @@ class CheckpointImpl : public detail::ModuleMirror<M>,
 
   // LibTorch calls it on the children that a cloned parent has made anew.
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
-    const auto copy = std::dynamic_pointer_cast<CheckpointImpl>(other.clone(device));
+    const auto copy = std::dynamic_pointer_cast<Derived>(other.clone(device));
     TORCH_CHECK(copy != nullptr, "refrain: cannot clone ", other.name(), " into a Checkpoint of ", this->name());
     this->become(*copy);
     settings_ = copy->settings_;
     enabled_ = copy->enabled_;
   }
 
-  std::shared_ptr<const detail::RegionSettings> settings_;
+  std::shared_ptr<const RegionSettings> settings_;
   bool enabled_ = true;
   std::atomic<bool> called_ = false;
+};
+
+}  // namespace detail
+
+/// A module whose forward is a region. To LibTorch it is the wrapped module: its parameters, buffers, children, archive
+/// keys and modes are the wrapped module's own. `forward` has the wrapped module's signature.
+template <class M, class Signature = detail::forward_signature_t<M>>
+class CheckpointImpl;
+
+// `forward` is not inherited: `Sequential::at<Module>` and `AnyModule::get<Module>` read the class off `&Module::forward`.
+template <class M, class Result, class... Arguments>
+class CheckpointImpl<M, Result(Arguments...)>
+    : public detail::CheckpointedModule<CheckpointImpl<M, Result(Arguments...)>, M> {
+ public:
+  using detail::CheckpointedModule<CheckpointImpl, M>::CheckpointedModule;
+
+  Result forward(Arguments... arguments) { return this->call(std::forward<Arguments>(arguments)...); }
+};
+
+template <class M>
+class CheckpointImpl<M, detail::ManyForwards>
+    : public detail::CheckpointedModule<CheckpointImpl<M, detail::ManyForwards>, M> {
+ public:
+  using detail::CheckpointedModule<CheckpointImpl, M>::CheckpointedModule;
+
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    return this->call(std::forward<Arguments>(arguments)...);
+  }
 };
 
 /// A holder, as `TORCH_MODULE` makes them, of a checkpointed `Block`: copies share the module, `*block` is the

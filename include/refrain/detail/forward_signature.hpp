@@ -105,23 +105,4 @@ struct ForwardSignature<torch::nn::SequentialImpl> {
 template <class M>
 using forward_signature_t = typename ForwardSignature<M>::type;
 
-/// Gives `Derived` a `forward` of exactly that signature, which calls `Derived::call`. LibTorch's containers ask for it.
-template <class Derived, class Signature>
-class Mirror;
-
-template <class Derived, class R, class... A>
-class Mirror<Derived, R(A...)> {
- public:
-  R forward(A... arguments) { return static_cast<Derived&>(*this).call(std::forward<A>(arguments)...); }
-};
-
-template <class Derived>
-class Mirror<Derived, ManyForwards> {
- public:
-  template <class... A>
-  auto forward(A&&... arguments) {
-    return static_cast<Derived&>(*this).call(std::forward<A>(arguments)...);
-  }
-};
-
 }  // namespace refrain::detail
