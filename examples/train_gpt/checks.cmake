@@ -4,6 +4,7 @@
 
 cmake_policy(VERSION 3.25)
 set(ENV{OMP_NUM_THREADS} 1)
+set(ENV{REFRAIN_PYTHON} "")  # no pictures of toys
 set(toy --layers 5 --width 32 --heads 2 --seq 32 --batch 2)
 file(MAKE_DIRECTORY "${FOLDER}")
 
@@ -33,7 +34,11 @@ endmacro()
 
 if(CHECK STREQUAL equal_gradients)
   compare(--accumulate 2)
-  file(SIZE "${FOLDER}/train_gpt.json" written)
+  file(READ "${FOLDER}/train_gpt.json" results)
+  string(JSON policies LENGTH "${results}" policies)
+  expect("${policies}" "^8$")
+  string(JSON samples LENGTH "${results}" policies 1 live_bytes)
+  expect("${samples}" "^[0-9][0-9][0-9]+$")
 
 elseif(CHECK STREQUAL equal_gradients_bf16)
   compare(--autocast bf16)

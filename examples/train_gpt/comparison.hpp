@@ -75,10 +75,10 @@ inline Row train(const Options& options, const Text& text, const std::string& po
 inline void measure(const Options& options, const Text& text, int rounds, std::vector<Row>& rows,
                     Progress& progress) {
   Trainer trainer(options, text, "none");
-  trainer.step();
   for (auto& row : rows) {
     progress.show(fmt::format("a close look at {}", row.policy));
     trainer.use(row.policy);
+    trainer.step();  // the first step of all makes buffers that stay
     const auto replays = trainer.replays();
     const MatmulCounter matmuls;
     std::optional<refrain::MemoryTimeline> timeline;

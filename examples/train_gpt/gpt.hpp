@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace train_gpt {
@@ -75,6 +76,8 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
+using Stack = refrain::CheckpointLayers<Block>;
+
 /// Characters in, for each place a score for every character that may come next out.
 struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Shape& shape)
@@ -90,10 +93,14 @@ struct GptImpl : torch::nn::Module {
     initialize();
   }
 
-  /// This is all a model needs for checkpointing: a stack made of its blocks, and how to cut it.
-  void use(const refrain::policy::AnyPolicy& policy, refrain::CheckpointOptions options = {}) {
-    stack = refrain::checkpoint(blocks, policy, std::move(options));
+  /// The blocks as a stack that forgets what `policy` says. This and `use` are all that
+  /// checkpointing asks of a model.
+  Stack stack_of(const refrain::policy::AnyPolicy& policy,
+                 refrain::CheckpointOptions options = {}) const {
+    return refrain::checkpoint(blocks, policy, std::move(options));
   }
+
+  void use(Stack other) { stack = std::move(other); }
 
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto places = torch::arange(ids.size(1), ids.options());
@@ -130,7 +137,7 @@ struct GptImpl : torch::nn::Module {
   Shape shape;
   torch::nn::Embedding token, position;
   std::vector<Block> blocks;
-  refrain::CheckpointLayers<Block> stack = refrain::checkpoint(blocks, refrain::policy::none());
+  Stack stack = stack_of(refrain::policy::none());
   torch::nn::LayerNorm norm;
   torch::nn::Linear head;
 };

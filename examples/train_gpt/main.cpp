@@ -75,11 +75,14 @@ int run_one(const Options& options, const Text& text) {
   return EXIT_SUCCESS;
 }
 
+/// REFRAIN_PYTHON names a Python that can plot; set and empty, there is none.
 void draw(const std::string& json) {
-  const auto command = fmt::format("\"{}\" \"{}\" \"{}\"", TRAIN_GPT_PYTHON, TRAIN_GPT_PLOT, json);
-  if (std::system(command.c_str()) == 0) return;  // NOLINT(cert-env33-c): our own fixed program
-  fmt::print("no pictures were drawn: {} needs Python with matplotlib, see above\n",
-             TRAIN_GPT_PLOT);
+  const char* const named = std::getenv("REFRAIN_PYTHON");
+  const std::string python = named == nullptr ? TRAIN_GPT_PYTHON : named;
+  const auto command = fmt::format("\"{}\" \"{}\" \"{}\"", python, TRAIN_GPT_PLOT, json);
+  if (!python.empty() && std::system(command.c_str()) == 0) return;
+  fmt::print("No pictures were drawn; a Python with matplotlib draws them: python3 {} {}\n",
+             TRAIN_GPT_PLOT, json);
 }
 
 int compare(const Options& options, const Text& text) {

@@ -45,7 +45,8 @@ CLI::Validator must(const char* be, std::function<bool(const std::string&)> hold
           ""};
 }
 
-template <class Number> bool reads_as(const std::string& text, Number least, Number most) {
+template <class Number>
+bool reads_as(const std::string& text, Number least, Number most) {
   Number number{};
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && stop == text.data() + text.size() && number >= least &&

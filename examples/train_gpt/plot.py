@@ -6,10 +6,13 @@ import json
 import pathlib
 import sys
 
-import matplotlib
+try:
+    import matplotlib
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ImportError:
+    sys.exit("plot.py: this Python has no matplotlib")
 
 MIB = 2.0**20
 PLAIN = "#444444"
@@ -41,7 +44,7 @@ def memory_and_time(run, path):
     shares = [f"{p:.0f} MiB, {row['share_of_plain']:.0%}" for p, row in zip(peaks, rows)]
     memory.bar_label(bars, shares, padding=4)
     memory.set_xlim(0, 1.35 * max(peaks))
-    memory.set_xlabel("peak memory of a training step, MiB (light: weights and optimizer)")
+    memory.set_xlabel("peak memory of a step, MiB (grey: weights, optimizer)")
 
     ratios = [row["time_of_plain"] for row in rows]
     bars = time.barh(names, ratios, color=colours(rows))

@@ -15,15 +15,15 @@ namespace train_gpt {
 
 inline std::string table(const std::vector<Row>& rows) {
   const auto& plain = rows.front();
-  auto text = fmt::format("{:<11} {:>11} {:>9} {:>10} {:>8} {:>8} {:>16} {:>16}\n", "policy",
-                          "peak bytes", "of plain", "step time", "replays", "matmuls",
-                          "loss first->last", "gradients equal");
+  auto text = fmt::format("{:<10} {:>11} {:>9} {:>10} {:>8} {:>8} {:>11} {:>10} {:>16}\n", "policy",
+                          "peak bytes", "of plain", "step time", "replays", "matmuls", "first loss",
+                          "last loss", "gradients equal");
   for (const auto& row : rows) {
-    text += fmt::format("{:<11} {:>11} {:>8.1f}% {:>9.2f}x {:>8} {:>8} {:>8.4f}->{:.4f} {:>16}\n",
-                        row.policy, refrain::to_string(row.peak), 100 * (row.peak / plain.peak),
-                        row.median_seconds() / plain.median_seconds(), row.replays, row.matmuls,
-                        row.losses.front(), row.losses.back(),
-                        row.same_training_as(plain) ? "yes" : "NO");
+    text += fmt::format(
+        "{:<10} {:>11} {:>8.1f}% {:>9.2f}x {:>8} {:>8} {:>11.4f} {:>10.4f} {:>16}\n", row.policy,
+        refrain::to_string(row.peak), 100 * (row.peak / plain.peak),
+        row.median_seconds() / plain.median_seconds(), row.replays, row.matmuls, row.losses.front(),
+        row.losses.back(), row.same_training_as(plain) ? "yes" : "NO");
   }
   return text;
 }

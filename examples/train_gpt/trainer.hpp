@@ -17,11 +17,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace train_gpt {
@@ -95,8 +99,13 @@ class Trainer {
 
   /// Goes on under another policy.
   void use(const std::string& policy) {
-    model_->use(policy_from(policy),
-                options_.route == "function" ? refrain::Route::Function : refrain::Route::Hooks);
+    const auto route =
+        options_.route == "function" ? refrain::Route::Function : refrain::Route::Hooks;
+    auto at = stacks_.find(policy);
+    if (at == stacks_.end()) {
+      at = stacks_.emplace(policy, model_->stack_of(policy_from(policy), route)).first;
+    }
+    model_->use(at->second);
   }
 
   /// One step of AdamW over `--accumulate` batches. `look` sees the gradients, off the clock.
@@ -239,6 +248,7 @@ class Trainer {
   const Text& text_;
   torch::Device device_;
   Gpt model_{nullptr};
+  std::map<std::string, Stack> stacks_;
   std::optional<torch::optim::AdamW> optimizer_;
   std::int64_t steps_ = 0;
 };
