@@ -120,7 +120,7 @@ class Verifier {
       Footprint footprint("verify", none, Footprint::TrackedWrites::LetPass);
       const Footprint::Scope watched(&footprint);
       const CapturedWrites note(footprint, owned, captured);
-      auto result = std::apply([this](auto&... input) { return thing_(input...); }, inputs);
+      auto result = std::apply([this](auto&... input) { return call_thing(thing_, input...); }, inputs);
       for_each_tensor_in(result, [&](at::Tensor& tensor) {
         if (!tensor.defined()) return;
         trace.outputs.push_back(copy(fmt::format("output {}", trace.outputs.size()), tensor));

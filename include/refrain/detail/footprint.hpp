@@ -94,6 +94,14 @@ class Footprint final : public OpObserver {
   /// Whether the tensor lives in memory that came from outside.
   [[nodiscard]] bool is_outside(const at::Tensor& tensor) const { return holds(storage_of(tensor)); }
 
+  /// Call inside the run, before anything else: it will change the tensor where operators do not show it.
+  void declare_written(const at::Tensor& tensor) {
+    const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());
+    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
+      if (region->captured_.set(tensor.unsafeGetTensorImpl(), 0)) region->keep_entry(tensor, storage_of(tensor), false);
+    }
+  }
+
   void before(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
@@ -103,7 +111,7 @@ class Footprint final : public OpObserver {
     if (traits.writes) note_writes(op, arguments, traits);
     if (traits.statistics >= 0 && arguments[traits.training].toBool()) {
       for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
-        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false, op); });
+        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false); });
       }
     }
     ++births_->clock;
@@ -173,16 +181,16 @@ class Footprint final : public OpObserver {
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-        note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()), op);
+        note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()));
       });
     }
   }
 
-  void note_write(const at::Tensor& tensor, bool tracked, const OperatorHandle& op) {
+  void note_write(const at::Tensor& tensor, bool tracked) {
     const void* const storage = storage_of(tensor);
     for (Footprint* region = this; region != nullptr; region = region->parent_) {
       if (!region->holds(storage)) break;  // made in here: also inside every region around
-      region->keep_entry(tensor, storage, tracked, op);
+      region->keep_entry(tensor, storage, tracked);
     }
   }
 
@@ -194,14 +202,14 @@ class Footprint final : public OpObserver {
     return false;
   }
 
-  void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked, const OperatorHandle& op) {
+  void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
     const bool first = !contains(written_storages_, storage);
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
     if (first) written_storages_.push_back(storage);
-    if (keep_input_entry(storage, op)) return;
+    if (keep_input_entry(storage)) return;
     if (tracked && tracked_writes_ == TrackedWrites::LetPass) return;
-    if (tracked) refuse(tensor, op, "changes a captured tensor that gradients flow through");
+    if (tracked) refuse(tensor, "changes a captured tensor that gradients flow through");
     // One entry serves for all writes to one tensor; a view made in here may share its address with a later one.
     const bool captured = captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent;
     if (captured && captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) return;
@@ -212,7 +220,7 @@ class Footprint final : public OpObserver {
   }
 
   /// True if an argument of the region lives in `storage`; its replay then reads a copy.
-  bool keep_input_entry(const void* storage, const OperatorHandle& op) {
+  bool keep_input_entry(const void* storage) {
     std::ptrdiff_t found = -1;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i].defined() || storage_of(inputs_[i]) != storage) continue;
@@ -222,15 +230,14 @@ class Footprint final : public OpObserver {
       } else if (inputs_[i].is_same(inputs_[found])) {
         input_entries_[i] = input_entries_[found];
       } else {
-        refuse(inputs_[i], op, "changes two arguments that share memory");
+        refuse(inputs_[i], "changes two arguments that share memory");
       }
     }
     return found >= 0;
   }
 
-  [[noreturn]] void refuse(const at::Tensor& tensor, const OperatorHandle& op, std::string_view what) const {
+  [[noreturn]] void refuse(const at::Tensor& tensor, std::string_view what) const {
     throw Error(fmt::format("`{}` {}, {}, in place.", region_, what, to_string(TensorFacts(tensor))),
-                fmt::format("operator: {}", op.schema().name()),
                 "a replay could not read what it held before.",
                 "pass the tensor as one argument of the region, or write to a clone of it.");
   }

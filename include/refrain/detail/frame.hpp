@@ -51,14 +51,10 @@ class Frame {
   auto first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
                            const Call& call) {
     surroundings_ = Surroundings::capture(options().rng() == Rng::Preserve, inputs, options().generators());
-    for (const at::Tensor& tensor : options().state()) {
-      at::Tensor live = tensor.detach();
-      at::Tensor entry = live.clone();
-      writes_.push_back({std::move(live), std::move(entry)});
-    }
     running_ = &footprint;
     const auto watched_call = [&] {
       const Footprint::Scope watched(&footprint);
+      for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
       const HookScope hooked(hooks);
       return call();
     };
@@ -118,8 +114,7 @@ class Frame {
       if (footprint.entry_of_input(i).defined()) inputs_.replace(i, footprint.entry_of_input(i));
     }
     reads_ = footprint.reads_left_unwritten();
-    writes_.resize(options().state().size());
-    writes_.insert(writes_.end(), footprint.writes().begin(), footprint.writes().end());
+    writes_ = footprint.writes();
   }
 
   void check_unchanged() const {
@@ -145,8 +140,8 @@ class Frame {
   RegionInputs inputs_;
   Surroundings surroundings_;
   std::vector<OutsideRead> reads_;
-  std::vector<OutsideWrite> writes_;  ///< The tensors of `state()` first.
-  Footprint* running_ = nullptr;      ///< While the first run goes on.
+  std::vector<OutsideWrite> writes_;
+  Footprint* running_ = nullptr;  ///< While the first run goes on.
 };
 
 }  // namespace refrain::detail

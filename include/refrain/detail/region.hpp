@@ -39,7 +39,7 @@ auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee c
   const auto call = [&] { return callee(std::forward<Arguments>(arguments)...); };
   if (settings->options.route() == Route::Function) {
     const auto frame = std::make_shared<FunctionFrame>(settings, std::move(body), inputs);
-    return frame->run(frame, inputs, call);
+    return frame->run(frame, inputs, watch, call);
   }
   const auto frame = std::make_shared<HooksFrame>(settings, std::move(body), inputs);
   return frame->run(inputs, watch, call);

@@ -32,8 +32,9 @@ class FunctionFrame final : public Frame {
  public:
   using Frame::Frame;
 
-  template <class Call>
-  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs, const Call& call) {
+  template <class Watch, class Call>
+  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs, const Watch& watch,
+           const Call& call) {
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
     const GraphBorder border;
@@ -41,6 +42,7 @@ class FunctionFrame final : public Frame {
       first_run(inputs, footprint, nullptr, call);
     } else {
       auto result = first_run(inputs, footprint, nullptr, call);
+      if (watch.enabled() && watch.must_stay_plain()) return result;  // with the graph that it has
       if constexpr (!kVisitable<decltype(result)>) refuse("gives a result whose tensors it cannot find",
                                                           "teach the type with visit_tensors, or use Route::Hooks.");
       refuse_changed_inputs(inputs, footprint);
@@ -69,7 +71,7 @@ class FunctionFrame final : public Frame {
       TORCH_CHECK(frame != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
       std::vector<bool> wanted;
       for (std::size_t i = 0; i < num_outputs(); ++i) wanted.push_back(task_should_compute_output(i));
-      return frame->backward(gradients, next_edges(), wanted);
+      return frame->backward(gradients, wanted);
     }
 
     void release_variables() override {
@@ -82,18 +84,6 @@ class FunctionFrame final : public Frame {
    private:
     std::shared_ptr<FunctionFrame> frame_;
   };
-
-  // LibTorch held nodes by std::shared_ptr once, with a deleter that frees long chains without deep recursion, and holds
-  // them by c10::intrusive_ptr since.
-  template <class Node>
-  static auto make_node(std::shared_ptr<FunctionFrame> frame) {
-    if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
-      return c10::make_intrusive<Node>(std::move(frame));
-    } else {
-      auto* const node = new Node(std::move(frame));
-      return std::shared_ptr<Node>(node, [](auto* done) { deleteNode(done); });
-    }
-  }
 
   /// Replaces the result's differentiable tensors by ones whose history is the node alone; their own graph goes.
   template <class Result>
@@ -117,7 +107,8 @@ class FunctionFrame final : public Frame {
     });
     if (roots.empty()) return;
     const auto node = make_node<ReplayNode>(self);
-    node->set_next_edges(border.edges_below(roots));
+    targets_ = GraphBorder::targets_of(border.crossings_below(roots));
+    node->set_next_edges(edge_list(targets_));
     roots.clear();
     for (at::Tensor* tensor : tensors) {
       at::Tensor bare = tensor->tensor_data();
@@ -126,7 +117,8 @@ class FunctionFrame final : public Frame {
     }
   }
 
-  variable_list backward(const variable_list& gradients, const edge_list& targets, const std::vector<bool>& wanted) {
+  variable_list backward(const variable_list& gradients, const std::vector<bool>& wanted) {
+    const edge_list& targets = targets_;
     const bool create_graph = at::GradMode::is_enabled();
     const GraphBorder border;
     std::vector<at::Tensor> results;
@@ -144,11 +136,13 @@ class FunctionFrame final : public Frame {
       root_gradients.push_back(gradients[i]);
     }
     results.clear();
-    compare(border.edges_below(all_roots), targets);
+    auto crossings = border.crossings_below(all_roots);
     all_roots.clear();
+    compare(GraphBorder::targets_of(crossings), targets);
+    const BorderCut cut(std::move(crossings), targets);
     edge_list asked;
     for (std::size_t i = 0; i < targets.size(); ++i) {
-      if (wanted[i]) asked.push_back(targets[i]);
+      if (wanted[i]) asked.push_back(cut.ends()[i]);
     }
     variable_list answers(targets.size());
     if (roots.empty() || asked.empty()) return answers;
@@ -194,6 +188,7 @@ class FunctionFrame final : public Frame {
   }
 
   std::vector<Output> outputs_;
+  edge_list targets_;  ///< The node's edges as made: a region around this one may have cut them off for now.
 };
 
 }  // namespace refrain::detail
