@@ -24,7 +24,7 @@
 /// generator with seed and offset, an allocator with peak statistics.
 ///
 /// Registering a backend concerns the whole process: use it in executables of their own.
-namespace refrain_test {
+namespace support {
 
 inline constexpr c10::DeviceType kFake = c10::DeviceType::PrivateUse1;
 inline constexpr c10::DeviceIndex kFakeDevices = 2;
@@ -266,9 +266,11 @@ inline void install_fake_accelerator() {
     ops->impl("bernoulli_.float", &fake::bernoulli);
     auto* const rest = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     rest->fallback(torch::CppFunction::makeFromBoxedFunction<&fake::cpu_fallback>());
+    auto* const cast = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+    cast->fallback(torch::CppFunction::makeFallthrough());
     return true;
   }();
   static_cast<void>(once);
 }
 
-}  // namespace refrain_test
+}  // namespace support

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "support/fake_accelerator.hpp"
+
+#include <refrain/memory.hpp>
+#include <refrain/options.hpp>
+#include <refrain/replay.hpp>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace support {
+
+/// Two fake devices to run on. A plain backward has made their threads before the first region.
+class OnAccelerator : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    install_fake_accelerator();
+    torch::ones({2}, fake_device(0)).requires_grad_().exp().sum().backward();
+  }
+  void SetUp() override {
+    torch::manual_seed(20);
+    for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) fake::generator(i).set_current_seed(20);
+  }
+
+  static torch::Tensor leaf(c10::DeviceIndex device, std::vector<std::int64_t> shape = {4, 4}) {
+    return torch::randn(shape).to(fake_device(device)).requires_grad_();
+  }
+  static std::int64_t live(c10::DeviceIndex device) {
+    return refrain::memory(fake_device(device)).live.count();
+  }
+  static std::uint64_t draws(c10::DeviceIndex device) { return fake::generator(device).get_offset(); }
+
+  /// Runs `step`, which gives a list of tensors, plain and as it is, from the same random state.
+  template <class Step>
+  static void expect_same(const Step& step) {
+    const auto run = [&] {
+      torch::manual_seed(20);
+      for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) fake::generator(i).set_current_seed(20);
+      return std::pair(step(), draws(0) + 1000 * draws(1));
+    };
+    const auto plain = [&] {
+      const refrain::PlainScope scope;
+      return run();
+    }();
+    const auto quiet = run();
+    ASSERT_EQ(plain.first.size(), quiet.first.size());
+    for (std::size_t i = 0; i < plain.first.size(); ++i) {
+      EXPECT_TRUE(torch::equal(plain.first[i].cpu(), quiet.first[i].cpu())) << "tensor " << i << " differs";
+    }
+    EXPECT_EQ(plain.second, quiet.second) << "the random streams end elsewhere";
+  }
+};
+
+}  // namespace support
