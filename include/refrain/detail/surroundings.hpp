@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/random_state.hpp>
+#include <refrain/detail/random_turn.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -118,7 +119,8 @@ class Surroundings {
   /// As captured while it lives, then as it was.
   class Scope {
    public:
-    explicit Scope(Surroundings& then) : grad_mode_(true), autocast_before_(AutocastState::capture()) {
+    explicit Scope(Surroundings& then)
+        : grad_mode_(true), autocast_before_(AutocastState::capture()), turn_(then.random_) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
@@ -139,6 +141,7 @@ class Surroundings {
    private:
     at::AutoGradMode grad_mode_;
     AutocastState autocast_before_;
+    RandomTurn turn_;
     std::vector<RandomState> before_;
   };
 
