@@ -81,7 +81,7 @@ using Stack = refrain::CheckpointLayers<Block>;
 /// Characters in, for each place a score for every character that may come next out.
 struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Shape& shape)
-      : shape(shape),
+      : dropout(shape.dropout),
         token(register_module("token", torch::nn::Embedding(shape.vocabulary, shape.width))),
         position(register_module("position", torch::nn::Embedding(shape.seq, shape.width))),
         blocks(blocks_of(shape)),
@@ -104,7 +104,7 @@ struct GptImpl : torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto places = torch::arange(ids.size(1), ids.options());
-    const auto x = torch::dropout(token(ids) + position(places), shape.dropout, is_training());
+    const auto x = torch::dropout(token(ids) + position(places), dropout, is_training());
     return head(norm(stack(x)));
   }
 
@@ -129,12 +129,12 @@ struct GptImpl : torch::nn::Module {
       if (parameter.dim() < 2) continue;
       const bool closes_a_branch =
           item.key().ends_with("out.weight") || item.key().ends_with("down.weight");
-      const auto branches = closes_a_branch ? 2.0 * static_cast<double>(shape.layers) : 1.0;
+      const auto branches = closes_a_branch ? 2.0 * static_cast<double>(blocks.size()) : 1.0;
       torch::nn::init::normal_(parameter, 0.0, 0.02 / std::sqrt(branches));
     }
   }
 
-  Shape shape;
+  double dropout;
   torch::nn::Embedding token, position;
   std::vector<Block> blocks;
   Stack stack = stack_of(refrain::policy::none());

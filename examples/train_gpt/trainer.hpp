@@ -158,8 +158,7 @@ class Trainer {
     archive.write("steps", c10::IValue(steps_));
     for (const auto& [name, value] : facts()) archive.write(name, c10::IValue(value));
     for (const auto& device : random_devices()) {
-      archive.write("random_" + c10::DeviceTypeName(device.type(), true),
-                    generator(device).get_state());
+      archive.write(random_name(device), generator(device).get_state());
     }
     try {
       archive.save_to(path);
@@ -170,29 +169,26 @@ class Trainer {
 
   void resume(const std::string& path) {
     torch::serialize::InputArchive archive;
+    torch::serialize::InputArchive model;
+    torch::serialize::InputArchive optimizer;
+    c10::IValue steps;
     try {
-      archive.load_from(path);
+      archive.load_from(path, device_);
+      archive.read("model", model);
+      archive.read("optimizer", optimizer);
+      archive.read("steps", steps);
     } catch (const std::exception&) {
       throw BadOption(fmt::format("--resume {}: is not a file that --save has written.", path));
     }
-    c10::IValue value;
-    for (const auto& [name, ours] : facts()) {
-      archive.read(name, value);
-      if (value.toInt() == ours) continue;
-      throw BadOption(fmt::format("--resume {}: was saved with {} {}, not {}.", path, name,
-                                  value.toInt(), ours));
-    }
-    torch::serialize::InputArchive model;
-    torch::serialize::InputArchive optimizer;
-    archive.read("model", model);
-    archive.read("optimizer", optimizer);
+    check_facts(archive, path);
     model_->load(model);
     optimizer_->load(optimizer);
-    archive.read("steps", value);
-    steps_ = value.toInt();
+    steps_ = steps.toInt();
     for (const auto& device : random_devices()) {
       at::Tensor state;
-      archive.read("random_" + c10::DeviceTypeName(device.type(), true), state);
+      if (!archive.try_read(random_name(device), state)) {
+        throw BadOption(fmt::format("--resume {}: was saved on another --device.", path));
+      }
       generator(device).set_state(state.cpu());
     }
   }
@@ -230,6 +226,20 @@ class Trainer {
     std::vector<torch::Device> devices{torch::kCPU};
     if (!device_.is_cpu()) devices.push_back(device_);
     return devices;
+  }
+
+  static std::string random_name(torch::Device device) {
+    return "random_" + c10::DeviceTypeName(device.type(), true);
+  }
+
+  void check_facts(torch::serialize::InputArchive& archive, const std::string& path) const {
+    for (const auto& [name, ours] : facts()) {
+      c10::IValue theirs;
+      archive.read(name, theirs);
+      if (theirs.toInt() == ours) continue;
+      throw BadOption(fmt::format("--resume {}: was saved with {} {}, not {}.", path, name,
+                                  theirs.toInt(), ours));
+    }
   }
 
   /// What must be the same when a run goes on.
