@@ -57,17 +57,16 @@ template <detail::Callable Function>
 /// A chain cut by a policy: its modules, names and archives stay as they are.
 ///
 ///     auto stack = refrain::checkpoint(layers, refrain::policy::every(4));
-template <policy::SegmentPolicy Policy>
-[[nodiscard]] CheckpointSequential checkpoint(torch::nn::Sequential layers, Policy policy,
-                                              CheckpointOptions options = {}) {
-  return CheckpointSequential(std::move(layers), policy::AnyPolicy(std::move(policy)), std::move(options));
+[[nodiscard]] inline CheckpointSequential checkpoint(torch::nn::Sequential layers, policy::AnyPolicy policy,
+                                                     CheckpointOptions options = {}) {
+  return CheckpointSequential(std::move(layers), std::move(policy), std::move(options));
 }
 
 /// Blocks, or functions, that are called one after the other, cut by a policy.
-template <class Layer, policy::SegmentPolicy Policy = policy::AnyPolicy>
-[[nodiscard]] CheckpointLayers<Layer> checkpoint(std::vector<Layer> layers, Policy policy = policy::all(),
+template <class Layer>
+[[nodiscard]] CheckpointLayers<Layer> checkpoint(std::vector<Layer> layers, policy::AnyPolicy policy = policy::all(),
                                                  CheckpointOptions options = {}) {
-  return CheckpointLayers<Layer>(std::move(layers), policy::AnyPolicy(std::move(policy)), std::move(options));
+  return CheckpointLayers<Layer>(std::move(layers), std::move(policy), std::move(options));
 }
 
 /// What cannot be served says so in one sentence.

@@ -82,8 +82,8 @@ template <class Model>
 /// The blocks are the stages that the policy cuts; a block is replayed if it lies in a replayed segment. Whatever follows
 /// the last block may hold memory of its own, so policies that leave the last stage plain do not do so here.
 /// Throws `OptionError` if the model has no such block or the policy chooses none (but `policy::none()` may).
-template <class Model, policy::SegmentPolicy Policy = policy::AnyPolicy>
-RegionList enable(Model& model, const Policy& policy = policy::all()) {
+template <class Model>
+RegionList enable(Model& model, const policy::AnyPolicy& policy = policy::all()) {
   const auto found = detail::find_regions(detail::module_of(model));
   if (found.empty()) {
     throw OptionError(fmt::format("enable({}): the model has no checkpointed block.", policy.describe()),
