@@ -114,9 +114,11 @@ TYPED_TEST_P(RouteContract, SaysThatItReplays) {
 
 TYPED_TEST_P(RouteContract, NestsAndChains) {
   support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto inner = wrap(step.watch(support::Mlp(8, 0.2)));
-    auto outer = wrap([&](torch::Tensor t) { return inner(inner(t.sin())).cos(); });
-    step.backward(outer(outer(step.leaf(torch::randn({3, 8})))));
+    auto first = wrap(step.watch(support::Mlp(8, 0.2)));
+    auto second = wrap(step.watch(support::Mlp(8, 0.2)));
+    auto outer = wrap([&](torch::Tensor t) { return second(first(t.sin())).cos(); });
+    auto after = wrap([](torch::Tensor t) { return torch::dropout(t, 0.3, true).exp(); });
+    step.backward(after(outer(step.leaf(torch::randn({3, 8})))));
   });
 }
 

@@ -6,8 +6,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <ostream>
 #include <string>
 #include <utility>
+
+namespace refrain {
+
+inline void PrintTo(Route route, std::ostream* out) {
+  *out << (route == Route::Hooks ? "Hooks" : "Function");
+}
+
+}  // namespace refrain
 
 namespace support {
 
@@ -30,7 +39,7 @@ class OnBothRoutes : public testing::TestWithParam<refrain::Route> {
 inline const auto kBothRoutes = testing::Values(refrain::Route::Hooks, refrain::Route::Function);
 
 inline std::string route_name(const testing::TestParamInfo<refrain::Route>& info) {
-  return info.param == refrain::Route::Hooks ? "Hooks" : "Function";
+  return testing::PrintToString(info.param);
 }
 
 }  // namespace support

@@ -15,8 +15,8 @@ INSTANTIATE_TEST_SUITE_P(Routes, AutogradApi, support::kBothRoutes, support::rou
 
 const auto kDouble = torch::TensorOptions(torch::kDouble);
 
-TEST(AutogradApiHooks, A17_GradGivesGradientsAndTouchesNoField) {
-  Twin().of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A17_GradGivesGradientsAndTouchesNoField) {
+  Twin(options()).of([](auto wrap, support::Step& step) {
     auto linear = step.watch(torch::nn::Linear(4, 3));
     const auto x = torch::randn({2, 4}).requires_grad_();
     const auto y = step.loss({wrap([&](Tensor t) { return linear(t).sin(); })(x)});
@@ -29,8 +29,8 @@ TEST(AutogradApiHooks, A17_GradGivesGradientsAndTouchesNoField) {
   });
 }
 
-TEST(AutogradApiHooks, A17_BackwardWithInputsFillsOnlyThose) {
-  Twin().of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A17_BackwardWithInputsFillsOnlyThose) {
+  Twin(options()).of([](auto wrap, support::Step& step) {
     auto block = step.watch(support::Mlp(4));
     const auto x = step.leaf(torch::randn({2, 4}));
     const auto loss = step.loss({wrap(block)(x)});
@@ -40,8 +40,8 @@ TEST(AutogradApiHooks, A17_BackwardWithInputsFillsOnlyThose) {
   });
 }
 
-TEST(AutogradApiHooks, A17_GradOfAPieceInTheMiddle) {
-  Twin().of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A17_GradOfAPieceInTheMiddle) {
+  Twin(options()).of([](auto wrap, support::Step& step) {
     auto block = wrap(step.watch(support::Mlp(4)));
     const auto middle = block(torch::randn({2, 4}));
     const auto loss = step.loss({block(middle.sin())});
@@ -50,10 +50,10 @@ TEST(AutogradApiHooks, A17_GradOfAPieceInTheMiddle) {
   });
 }
 
-TEST(AutogradApiHooks, A17_UnusedInputsAreAllowedOrRefusedAsPlain) {
+TEST_P(AutogradApi, A17_UnusedInputsAreAllowedOrRefusedAsPlain) {
   const auto x = torch::randn({3}).requires_grad_();
   const auto other = torch::randn({3}).requires_grad_();
-  auto region = refrain::checkpoint([](Tensor t) { return t.sin().exp(); });
+  auto region = quiet([](Tensor t) { return t.sin().exp(); });
   EXPECT_FALSE(grad({region(x).sum()}, {other}, {}, {}, false, true)[0].defined());
   EXPECT_ANY_THROW(grad({region(x).sum()}, {other}));
 }
@@ -109,8 +109,8 @@ TEST_P(AutogradApi, ALetGoResultIsNeverReplayed) {
   EXPECT_EQ(ran.runs(), 1);
 }
 
-TEST(AutogradApiHooks, A19_TheGradientPenaltyHasTheRightSecondDerivative) {
-  Twin().tolerance(1e-6).of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A19_TheGradientPenaltyHasTheRightSecondDerivative) {
+  Twin(options()).tolerance(1e-6).of([](auto wrap, support::Step& step) {
     auto block = step.watch(support::Mlp(4));
     block->to(torch::kDouble);
     const auto x = step.leaf(torch::randn({3, 4}, kDouble));
@@ -120,8 +120,8 @@ TEST(AutogradApiHooks, A19_TheGradientPenaltyHasTheRightSecondDerivative) {
   });
 }
 
-TEST(AutogradApiHooks, A19_ThirdDerivatives) {
-  Twin().tolerance(1e-9).of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A19_ThirdDerivatives) {
+  Twin(options()).tolerance(1e-9).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({3}, kDouble));
     auto y = wrap([](Tensor t) { return t.sin().exp(); })(x);
     for (int order = 0; order < 2; ++order) {
@@ -131,8 +131,8 @@ TEST(AutogradApiHooks, A19_ThirdDerivatives) {
   });
 }
 
-TEST(AutogradApiHooks, A19_ChainedRegionsUnderCreateGraph) {
-  Twin().tolerance(1e-6).of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A19_ChainedRegionsUnderCreateGraph) {
+  Twin(options()).tolerance(1e-6).of([](auto wrap, support::Step& step) {
     auto block = step.watch(support::Mlp(4, 0.3));
     block->to(torch::kDouble);
     auto layer = wrap(block);
@@ -142,8 +142,8 @@ TEST(AutogradApiHooks, A19_ChainedRegionsUnderCreateGraph) {
   });
 }
 
-TEST(AutogradApiHooks, A19_ARegionMayTakeGradientsItself) {
-  Twin().tolerance(1e-6).of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A19_ARegionMayTakeGradientsItself) {
+  Twin(options()).tolerance(1e-6).of([](auto wrap, support::Step& step) {
     const auto w = step.leaf(torch::randn({3}, kDouble));
     auto force = wrap([w](Tensor x) {
       const auto energy = (x * w).sin().exp().sum();
@@ -153,8 +153,8 @@ TEST(AutogradApiHooks, A19_ARegionMayTakeGradientsItself) {
   });
 }
 
-TEST(AutogradApiHooks, A19_ARegionMayTakeGradientsOfItsOwnTensors) {
-  Twin().of([](auto wrap, support::Step& step) {
+TEST_P(AutogradApi, A19_ARegionMayTakeGradientsOfItsOwnTensors) {
+  Twin(options()).of([](auto wrap, support::Step& step) {
     auto region = wrap([](Tensor x) {
       const auto own = torch::ones({3}).requires_grad_();
       return x.sin() * grad({(own * 2).exp().sum()}, {own})[0];

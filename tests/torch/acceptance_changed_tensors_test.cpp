@@ -5,8 +5,6 @@
 #include "support/routes.hpp"
 #include "support/thread_state.hpp"
 
-#include <torch/optim/sgd.h>
-
 namespace {
 
 using support::expect_says;
@@ -32,23 +30,13 @@ TEST_P(Changed, A16_AChangedParameterIsAnError) {
   expect_complaint(y);
 }
 
-TEST_P(Changed, A16_ItSaysWhichParameter) {
+TEST_P(Changed, A16_ItSaysWhereAndWhat) {
   auto linear = torch::nn::Linear(4, 4);
   const auto y = refrain::checkpoint(linear, options().name("layers.2"))(
       torch::randn({2, 4}).requires_grad_());
   change(linear->bias);
-  expect_says<refrain::DivergenceError>({"layers.2", "bias", "changed"},
+  expect_says<refrain::DivergenceError>({"layers.2", "changed", "float32[4]", "version 1", "2 now"},
                                         [&] { y.sum().backward(); });
-}
-
-TEST_P(Changed, AnOptimizerStepInBetweenIsAnError) {
-  auto linear = torch::nn::Linear(4, 4);
-  torch::optim::SGD sgd(linear->parameters(), 0.1);
-  auto layer = quiet(linear);
-  const auto first = layer(torch::randn({2, 4}));
-  layer(torch::randn({2, 4})).sum().backward();
-  sgd.step();
-  expect_complaint(first);
 }
 
 TEST_P(Changed, AChangedInputIsAnError) {
@@ -115,18 +103,18 @@ TEST_P(Changed, TheStateIsAsBeforeAfterTheComplaint) {
   EXPECT_NO_THROW(layer(x).sum().backward());
 }
 
-TEST(ChangedHooks, ACapturedTensorThatAnOpSavedIsAnError) {
+TEST_P(Changed, ACapturedTensorThatAnOpSavedIsAnError) {
   auto b = torch::randn({4});
-  const auto y = refrain::checkpoint([b](Tensor t) { return (t * b).exp(); })(
+  const auto y = quiet([b](Tensor t) { return (t * b).exp(); })(
       torch::randn({4}).requires_grad_());
   change(b);
   expect_complaint(y);
 }
 
-TEST(ChangedHooks, ACapturedTensorThatNoOpSavedIsNeverSilentlyWrong) {
+TEST_P(Changed, ACapturedTensorThatNoOpSavedIsNeverSilentlyWrong) {
   const auto x = torch::randn({4}).requires_grad_();
   auto b = torch::randn({4});
-  const auto y = refrain::checkpoint([b](Tensor t) { return (t + b).exp(); })(x);
+  const auto y = quiet([b](Tensor t) { return (t + b).exp(); })(x);
   change(b);
   try {
     y.sum().backward();

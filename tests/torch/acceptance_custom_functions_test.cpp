@@ -124,12 +124,12 @@ struct FunctionAroundARegion : torch::autograd::Function<FunctionAroundARegion> 
   }
 };
 
-TEST(CustomFunctionsHooks, ARegionInsideAFunctionsForward) {
+TEST_P(CustomFunctions, ARegionInsideAFunctionsForward) {
   const auto x = torch::randn({4}).requires_grad_();
   FunctionAroundARegion::apply(x).sum().backward();
   EXPECT_TRUE(torch::allclose(x.grad(), x.sin().exp() * x.cos()));
   const auto in_region = torch::autograd::grad(
-      {refrain::checkpoint([](Tensor t) { return FunctionAroundARegion::apply(t); })(x).sum()},
+      {quiet([](Tensor t) { return FunctionAroundARegion::apply(t); })(x).sum()},
       {x})[0];
   EXPECT_TRUE(torch::equal(in_region, x.grad()));
 }

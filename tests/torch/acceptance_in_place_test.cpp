@@ -41,7 +41,7 @@ TEST_P(InPlace, A15_TransposeInPlace) {
 
 TEST_P(InPlace, AnInPlaceChainInside) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto region = wrap([](Tensor t) { return t.mul(2).sin_().add_(1).exp_().sigmoid_(); });
+    auto region = wrap([](Tensor t) { return t.mul(2).sin_().add_(1).sigmoid_(); });
     step.backward(region(step.leaf(torch::randn({4}))));
   });
 }

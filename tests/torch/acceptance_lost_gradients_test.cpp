@@ -104,8 +104,8 @@ TEST_P(LostGradients, AResultNobodyUsesCostsNobodyAGradient) {
   });
 }
 
-TEST(LostGradientsHooks, ACapturedResultOfTheGraphGetsItsGradient) {
-  support::Twin().of([](auto wrap, support::Step& step) {
+TEST_P(LostGradients, ACapturedResultOfTheGraphGetsItsGradient) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({3}));
     const auto w = step.leaf(torch::randn({3}));
     const auto made = w.exp();  // neither a leaf nor an argument
@@ -113,8 +113,8 @@ TEST(LostGradientsHooks, ACapturedResultOfTheGraphGetsItsGradient) {
   });
 }
 
-TEST(LostGradientsHooks, ADetachedPartStaysDetached) {
-  support::Twin().of([](auto wrap, support::Step& step) {
+TEST_P(LostGradients, ADetachedPartStaysDetached) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({3}));
     const auto [y, cut] =
         wrap([](Tensor t) { return std::make_tuple(t * t.detach(), t.sin().detach()); })(x);

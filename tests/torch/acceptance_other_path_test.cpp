@@ -21,7 +21,8 @@ struct CachedAttentionImpl : torch::nn::Module {
   Tensor forward(Tensor x) {
     const auto k = key(x);
     cache = cache.defined() ? torch::cat({cache, k}, 1) : k;
-    return torch::softmax(x.matmul(cache.transpose(1, 2)), -1).matmul(cache);
+    const auto scores = cache.matmul(x.transpose(1, 2)).transpose(1, 2);
+    return torch::softmax(scores, -1).matmul(cache);
   }
 
   torch::nn::Linear key;
