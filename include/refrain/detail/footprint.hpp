@@ -53,7 +53,9 @@ class Footprint final : public OpObserver {
   /// `inputs` are the region's tensor arguments. They must outlive the run.
   Footprint(std::string_view region, const std::vector<at::Tensor>& inputs,
             TrackedWrites tracked_writes = TrackedWrites::Refuse)
-      : region_(region), inputs_(inputs), input_entries_(inputs.size()), tracked_writes_(tracked_writes) {}
+      : region_(region), inputs_(inputs), input_entries_(inputs.size()), tracked_writes_(tracked_writes) {
+    reads_.reserve(kUsualReads);
+  }
 
   /// Watches this thread while it lives.
   class Scope {
@@ -83,6 +85,13 @@ class Footprint final : public OpObserver {
       if (!contains(written_storages_, read.storage)) kept.push_back(read);
     }
     return kept;
+  }
+
+  /// The same, once the run is over.
+  [[nodiscard]] std::vector<OutsideRead> take_reads_left_unwritten() {
+    if (!written_storages_.empty()) return reads_left_unwritten();
+    reads_.shrink_to_fit();
+    return std::move(reads_);
   }
 
   /// Whether the tensor's contents came from outside and the run has left them alone.
@@ -242,6 +251,7 @@ class Footprint final : public OpObserver {
                 "pass the tensor as one argument of the region, or write to a clone of it.");
   }
 
+  static constexpr std::size_t kUsualReads = 16;
   static constexpr std::int64_t kWritten = 1;
   static inline constinit thread_local Footprint* innermost_ = nullptr;
 

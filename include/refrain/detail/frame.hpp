@@ -15,7 +15,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -78,21 +77,19 @@ class Frame {
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
     const ReplayMark replaying;
-    if (running_ != nullptr) take(*running_);
+    if (running_ != nullptr) take_so_far(*running_);
     if (options().check() != Check::None) check_unchanged();
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
     const Surroundings::Scope surroundings(surroundings_);
     const OutsideStateScope outside(writes_);
     const HookScope hooked(hooks);
-    try {
-      body_->run(inputs, outputs);
-    } catch (const std::exception&) {
-      throw;
-    } catch (...) {
-      // On a device thread anything else would end the process.
-      throw Error(fmt::format("the replay of `{}` threw something that is not a std::exception.", name()));
-    }
+    body_->run(inputs, outputs);
+  }
+
+  /// For whatever a replay throws that is not a std::exception: on a device thread it would end the process.
+  [[noreturn]] void fail_non_standard() const {
+    throw Error(fmt::format("the replay of `{}` threw something that is not a std::exception.", name()));
   }
 
  protected:
@@ -102,19 +99,25 @@ class Frame {
   [[nodiscard]] bool first_run_goes_on() const { return running_ != nullptr; }
 
  private:
-  void finish(const Footprint& footprint) {
+  void finish(Footprint& footprint) {
     running_ = nullptr;
     surroundings_.drop_unused();
-    take(footprint);
+    take_inputs(footprint);
+    reads_ = footprint.take_reads_left_unwritten();
+    writes_ = footprint.writes();
   }
 
   /// What the first run has touched so far.
-  void take(const Footprint& footprint) {
+  void take_so_far(const Footprint& footprint) {
+    take_inputs(footprint);
+    reads_ = footprint.reads_left_unwritten();
+    writes_ = footprint.writes();
+  }
+
+  void take_inputs(const Footprint& footprint) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (footprint.entry_of_input(i).defined()) inputs_.replace(i, footprint.entry_of_input(i));
     }
-    reads_ = footprint.reads_left_unwritten();
-    writes_ = footprint.writes();
   }
 
   void check_unchanged() const {

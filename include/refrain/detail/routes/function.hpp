@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -122,7 +123,13 @@ class FunctionFrame final : public Frame {
     const bool create_graph = at::GradMode::is_enabled();
     const GraphBorder border;
     std::vector<at::Tensor> results;
-    replay(nullptr, &results);
+    try {
+      replay(nullptr, &results);
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {
+      fail_non_standard();
+    }
     edge_list roots;
     variable_list root_gradients;
     edge_list all_roots;

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -187,6 +186,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
         throw;
       }
       thrown = error.what();
+    } catch (...) {
+      drop_slots();
+      fail_non_standard();
     }
     if (rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty())) return;
     if (options().check() == Check::None && slots_[asked_for].rebuilt.defined()) return;
@@ -254,7 +256,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   std::mutex mutex_;
   std::atomic<std::thread::id> replaying_on_{};
-  std::deque<Slot> slots_;
+  std::vector<Slot> slots_;
   StopRule stop_rule_;
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
