@@ -55,6 +55,7 @@ class Footprint final : public OpObserver {
             TrackedWrites tracked_writes = TrackedWrites::Refuse)
       : region_(region), inputs_(inputs), input_entries_(inputs.size()), tracked_writes_(tracked_writes) {
     reads_.reserve(kUsualReads);
+    outside_storages_.reserve(kUsualReads);
   }
 
   /// Watches this thread while it lives.
@@ -175,6 +176,7 @@ class Footprint final : public OpObserver {
     const std::int64_t born = births_->born.find(impl);
     for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
       if (!region->captured_.set(impl, 0)) break;
+      region->outside_storages_.push_back(storage_of(tensor));
       region->reads_.push_back(
           {VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage_of(tensor), &op.schema(), argument});
     }
@@ -204,12 +206,7 @@ class Footprint final : public OpObserver {
   }
 
   /// Whether the storage came from outside: an argument or something captured.
-  bool holds(const void* storage) const {
-    for (const OutsideRead& read : reads_) {
-      if (read.storage == storage) return true;
-    }
-    return false;
-  }
+  bool holds(const void* storage) const { return contains(outside_storages_, storage); }
 
   void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
     const bool first = !contains(written_storages_, storage);
@@ -266,6 +263,7 @@ class Footprint final : public OpObserver {
   PointerMap captured_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
+  std::vector<const void*> outside_storages_;
   std::vector<const void*> written_storages_;
 };
 
