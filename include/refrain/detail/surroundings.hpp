@@ -76,6 +76,7 @@ class AutocastState {
     if (input.defined() && input.device().type() == *accelerator) add(input.device());
   }
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
+  if (hooks.deviceCount() == 0) return devices;  // a CUDA LibTorch where there is no GPU
   if (hooks.hasPrimaryContext(hooks.getCurrentDevice())) add(at::Device(*accelerator, hooks.getCurrentDevice()));
   return devices;
 }
