@@ -71,6 +71,7 @@ struct Plan {
   std::uint64_t seed = 1;
   bool whole = false;
   int enough = 10;
+  bool tally = false;
   std::vector<std::string> without;
 };
 
@@ -82,12 +83,14 @@ bool wanted(const Program& program, const Plan& plan) {
 int fuzz(const Plan& plan) {
   const auto begin = std::chrono::steady_clock::now();
   std::map<Verdict::Kind, int> verdicts;
+  std::map<std::string, int> reasons;
   int failures = 0;
   for (std::uint64_t i = 0; i < plan.count && failures < plan.enough; ++i) {
     const auto program = generate(plan.seed + i);
     if (!wanted(program, plan)) continue;
     const auto verdict = run(program);
     ++verdicts[verdict.kind];
+    if (!verdict.failed()) ++reasons[verdict.detail.substr(0, 90)];
     if (!verdict.failed()) continue;
     ++failures;
     fmt::print("seed {}: ", plan.seed + i);
@@ -100,6 +103,9 @@ int fuzz(const Plan& plan) {
   for (auto [kind, number] : verdicts) {
     fmt::print("{:>8}  {}\n", number, name(kind));
     programs += number;
+  }
+  for (const auto& [reason, number] : reasons) {
+    if (plan.tally && !reason.empty()) fmt::print("{:>8}  {}\n", number, reason);
   }
   fmt::print("{} programs in {:.1f} s, {:.0f} a second, {} failures\n", programs, took.count(),
              programs / took.count(), failures);
@@ -124,6 +130,7 @@ int main(int argc, char** argv) {
   app.add_flag("--whole", plan.whole, "print failing programs as they were made, not shrunk");
   app.add_option("--stop-after", plan.enough, "failures");
   app.add_option("--without", plan.without, "leave out programs whose text holds one of these words");
+  app.add_flag("--tally", plan.tally, "count what programs that both runs refuse were refused for");
   CLI11_PARSE(app, argc, argv);
 
   if (!file.empty()) {

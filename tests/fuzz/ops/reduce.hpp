@@ -39,8 +39,8 @@ inline Ops reduce_ops() {
       op("deviation", 1, [](Call& c) { return fit(c.a() + at::arange(c.a().numel(), c.a().options()).view_as(c.a()), {3, 4}).std(1); }),
       op("normalize", 1, [](Call& c) { return torch::nn::functional::normalize(fit(c.a(), {3, 4}) + 0.1); }),
       list_op("extremes", 1, 2, [](Call& c) {
-        auto [low, high] = at::aminmax(fit(c.a(), {3, 4}), 1);
-        return Tensors{low, high};
+        const auto x = fit(c.a(), {3, 4});
+        return Tensors{x.amin(1), x.amax(1)};
       }),
       op("trapezoid", 1, [](Call& c) { return at::trapezoid(fit(c.a(), {3, 4})) * 0.3; }),
   };

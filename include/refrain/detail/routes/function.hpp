@@ -90,12 +90,15 @@ class FunctionFrame final : public Frame {
   template <class Result>
   void put_node_under(const std::shared_ptr<FunctionFrame>& self, Result& result, const GraphBorder& border,
                       const Footprint& footprint) {
-    std::vector<at::Tensor*> tensors;
+    std::vector<std::vector<at::Tensor*>> tensors;  // each with the places that hold it
     edge_list roots;
     std::size_t place = 0;
     for_each_tensor_in(result, [&](at::Tensor& tensor) {
       const std::size_t here = place++;
       if (!tensor.defined() || tensor.grad_fn() == nullptr) return;
+      const auto known = std::find_if(tensors.begin(), tensors.end(),
+                                      [&](const auto& places) { return places.front()->is_same(tensor); });
+      if (known != tensors.end()) return known->push_back(&tensor);
       auto edge = torch::autograd::impl::gradient_edge(tensor);
       if (!border.inside(edge)) return;  // handed through
       if (footprint.is_outside(tensor)) {
@@ -103,7 +106,7 @@ class FunctionFrame final : public Frame {
                "return a clone, or use Route::Hooks.");
       }
       outputs_.push_back({here, TensorFacts(tensor)});
-      tensors.push_back(&tensor);
+      tensors.push_back({&tensor});
       roots.push_back(std::move(edge));
     });
     if (roots.empty()) return;
@@ -111,10 +114,10 @@ class FunctionFrame final : public Frame {
     targets_ = GraphBorder::targets_of(border.crossings_below(roots));
     node->set_next_edges(edge_list(targets_));
     roots.clear();
-    for (at::Tensor* tensor : tensors) {
-      at::Tensor bare = tensor->tensor_data();
+    for (const std::vector<at::Tensor*>& places : tensors) {
+      at::Tensor bare = places.front()->tensor_data();
       torch::autograd::set_history(bare, node);
-      *tensor = std::move(bare);
+      for (at::Tensor* const tensor : places) *tensor = bare;
     }
   }
 
@@ -143,8 +146,7 @@ class FunctionFrame final : public Frame {
       root_gradients.push_back(gradients[i]);
     }
     results.clear();
-    auto crossings = border.crossings_below(all_roots);
-    all_roots.clear();
+    auto crossings = border.crossings_below(all_roots);  // in nodes that `all_roots` keeps alive
     compare(GraphBorder::targets_of(crossings), targets);
     const BorderCut cut(std::move(crossings), targets);
     edge_list asked;
