@@ -24,8 +24,9 @@ enum class Check { None, Metadata };
 /// runs the body again in its backward.
 enum class Route { Hooks, Function };
 
-/// Whether a replay ends once it has rebuilt the last tensor that is needed.
-enum class EarlyStop { On, Off };
+/// Whether a replay ends once it has rebuilt the last tensor that is needed: where that saves more time than it costs
+/// (the default), always, or never. What the region does after that point then happens in the first run only.
+enum class EarlyStop { Auto, On, Off };
 
 /// How a region forgets and replays. Each setting may be given alone: `checkpoint(block, Rng::Ignore)`.
 ///
@@ -46,7 +47,7 @@ class CheckpointOptions {
   CheckpointOptions& check(Check value) { return set(check_, value); }
   /// Default: `Route::Hooks`.
   CheckpointOptions& route(Route value) { return set(route_, value); }
-  /// Default: `EarlyStop::On`.
+  /// Default: `EarlyStop::Auto`.
   CheckpointOptions& early_stop(EarlyStop value) { return set(early_stop_, value); }
   /// Generators of the user's own that the region draws from. Default: none.
   CheckpointOptions& generators(std::vector<at::Generator> value) { return set(generators_, std::move(value)); }
@@ -73,7 +74,7 @@ class CheckpointOptions {
   Rng rng_ = Rng::Preserve;
   Check check_ = Check::Metadata;
   Route route_ = Route::Hooks;
-  EarlyStop early_stop_ = EarlyStop::On;
+  EarlyStop early_stop_ = EarlyStop::Auto;
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
 };
@@ -82,6 +83,7 @@ class CheckpointOptions {
   std::string text = options.route() == Route::Hooks ? "hooks" : "function";
   if (options.rng() == Rng::Ignore) text += ", rng ignored";
   if (options.check() == Check::None) text += ", unchecked";
+  if (options.early_stop() == EarlyStop::On) text += ", always stopped early";
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
   if (!options.generators().empty()) text += fmt::format(", {} generators", options.generators().size());
   if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());

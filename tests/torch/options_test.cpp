@@ -29,7 +29,7 @@ TEST_F(Options, HaveCarefulDefaults) {
   EXPECT_EQ(how.rng(), Rng::Preserve);
   EXPECT_EQ(how.check(), Check::Metadata);
   EXPECT_EQ(how.route(), Route::Hooks);
-  EXPECT_EQ(how.early_stop(), EarlyStop::On);
+  EXPECT_EQ(how.early_stop(), EarlyStop::Auto);
   EXPECT_TRUE(how.name().empty() && how.generators().empty() && how.state().empty());
 }
 

@@ -62,17 +62,30 @@ class Footprint final : public OpObserver {
   class Scope {
    public:
     explicit Scope(Footprint* footprint)
-        : before_(std::exchange(innermost_, footprint)), tap_(footprint) {
+        : here_(footprint), before_(std::exchange(innermost_, footprint)), tap_(footprint) {
       if (footprint != nullptr) footprint->begin(before_);
     }
-    ~Scope() { innermost_ = before_; }
+    ~Scope() {
+      innermost_ = before_;
+      if (here_ == nullptr || before_ == nullptr) return;
+      before_->work_.operators += here_->work_.operators;
+      before_->work_.bytes += here_->work_.bytes;
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
+    Footprint* here_;
     Footprint* before_;
     OpTapScope tap_;
   };
+
+  /// How much a run has done so far.
+  struct Work {
+    std::int64_t operators = 0;
+    std::int64_t bytes = 0;  ///< Of all results.
+  };
+  [[nodiscard]] const Work& work() const { return work_; }
 
   /// What it held before the run changed it in place; undefined for an input that the run left alone.
   [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const { return input_entries_[index]; }
@@ -130,17 +143,21 @@ class Footprint final : public OpObserver {
   void after(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
     const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
+    ++work_.operators;
     for (std::size_t i = 0; i < traits.returns; ++i) {
       for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
         const void* const impl = tensor.unsafeGetTensorImpl();
+        work_.bytes += static_cast<std::int64_t>(tensor.nbytes());
         // An operator may hand back an argument as it is.
-        if (captured_.find(impl) == PointerMap::kAbsent) births_->born.set(impl, births_->clock);
+        if (captured_.find(impl) != PointerMap::kAbsent) return;
+        births_->born.set(impl, births_->clock);
+        if (tensor.has_storage() && tensor.storage().use_count() == 1) births_->born.set(storage_of(tensor), births_->clock);
       });
     }
   }
 
  private:
-  /// When each tensor was made, for the outermost region of this thread and all inside it.
+  /// When each tensor and its memory was made, for the outermost region of this thread and all inside it.
   struct Births {
     PointerMap born;
     std::int64_t clock = 0;
@@ -173,7 +190,9 @@ class Footprint final : public OpObserver {
   void note_read(const at::Tensor& tensor, const OperatorHandle& op, std::size_t argument) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     if (impl->is_wrapped_number()) return;  // a plain number in disguise
-    const std::int64_t born = births_->born.find(impl);
+    std::int64_t born = births_->born.find(impl);
+    // Autograd makes a new tensor of what it saved, in the same memory, where no operator shows it.
+    if (born < start_) born = std::max(born, births_->born.find(storage_of(tensor)));
     for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
       if (!region->captured_.set(impl, 0)) break;
       region->outside_storages_.push_back(storage_of(tensor));
@@ -261,6 +280,7 @@ class Footprint final : public OpObserver {
   Births* births_ = nullptr;
   std::int64_t start_ = 0;
   PointerMap captured_;
+  Work work_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
   std::vector<const void*> outside_storages_;

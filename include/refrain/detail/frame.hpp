@@ -49,8 +49,9 @@ class Frame {
   template <class Call>
   auto first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
                            const Call& call) {
-    surroundings_ = Surroundings::capture(options().rng() == Rng::Preserve, inputs, options().generators());
+    const EntryRandomState random(options().rng() == Rng::Preserve, inputs, options().generators());
     running_ = &footprint;
+    running_random_ = &random;
     const auto watched_call = [&] {
       const Footprint::Scope watched(&footprint);
       for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
@@ -100,8 +101,8 @@ class Frame {
 
  private:
   void finish(Footprint& footprint) {
+    surroundings_.set_random(running_random_->drawn_from());
     running_ = nullptr;
-    surroundings_.drop_unused();
     take_inputs(footprint);
     reads_ = footprint.take_reads_left_unwritten();
     writes_ = footprint.writes();
@@ -109,6 +110,7 @@ class Frame {
 
   /// What the first run has touched so far.
   void take_so_far(const Footprint& footprint) {
+    surroundings_.set_random(running_random_->all());
     take_inputs(footprint);
     reads_ = footprint.reads_left_unwritten();
     writes_ = footprint.writes();
@@ -144,7 +146,9 @@ class Frame {
   Surroundings surroundings_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
-  Footprint* running_ = nullptr;  ///< While the first run goes on.
+  // While the first run goes on:
+  Footprint* running_ = nullptr;
+  const EntryRandomState* running_random_ = nullptr;
 };
 
 }  // namespace refrain::detail

@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace refrain::detail {
 
@@ -29,7 +29,7 @@ struct Slot {
 /// Compares what a replay saves with what the first run saved, and says where they part.
 class SlotComparison {
  public:
-  SlotComparison(const std::vector<Slot>& slots, bool enabled) : slots_(slots), enabled_(enabled), expected_(slots.size()) {}
+  SlotComparison(const std::deque<Slot>& slots, bool enabled) : slots_(slots), enabled_(enabled), expected_(slots.size()) {}
 
   /// The place of the tensor that the replay saves now. Equal so far, or past the first difference.
   std::size_t next(const at::Tensor& tensor) {
@@ -71,7 +71,7 @@ class SlotComparison {
                        first_ ? first_->got : std::string("nothing more"));
   }
 
-  const std::vector<Slot>& slots_;
+  const std::deque<Slot>& slots_;
   bool enabled_;
   std::size_t expected_;
   std::size_t saved_ = 0;

@@ -27,11 +27,23 @@ class StopRule {
     if (sequence != group_) {
       group_ = sequence;
       at_once_ = true;
+      work_then_ = footprint.work();
+      skipped_.bytes = 0;
     }
+    skipped_.bytes += static_cast<std::int64_t>(tensor.nbytes());
     if (at_once_) at_once_ = tensor.requires_grad() ? !from_custom_function(tensor) : footprint.is_settled(tensor);
   }
 
   [[nodiscard]] bool at_once() const { return at_once_; }
+
+  void run_ended(const Footprint& footprint) {
+    skipped_.operators = footprint.work().operators - work_then_.operators;
+    skipped_.bytes += footprint.work().bytes - work_then_.bytes;
+  }
+
+  /// Whether what a stop skips takes longer than the stop itself, an exception through all of the region's calls (some
+  /// 10 µs, as an operator on this many bytes, or this many small operators).
+  [[nodiscard]] bool pays() const { return skipped_.bytes >= kBytes || skipped_.operators >= kOperators; }
 
  private:
   // LibTorch's class template for custom functions, as the Itanium ABI spells it; asking the node for its name would
@@ -43,8 +55,13 @@ class StopRule {
     return std::string_view(typeid(known).name()).starts_with("N5torch8autograd7CppNodeI");
   }
 
+  static constexpr std::int64_t kBytes = 16 * 1024;
+  static constexpr std::int64_t kOperators = 5;
+
   std::uint64_t group_ = ~std::uint64_t{0};
   bool at_once_ = false;
+  Footprint::Work work_then_;  ///< When the last group began.
+  Footprint::Work skipped_;
 };
 
 }  // namespace refrain::detail

@@ -9,6 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
@@ -83,10 +84,9 @@ class AutocastState {
 
 /// Where the random generators stand that code on `tensors` may draw from: the CPU's, those of the accelerators in play,
 /// and `extra`.
-[[nodiscard]] inline std::vector<RandomState> random_states(const std::vector<at::Tensor>& tensors,
-                                                            const std::vector<at::Generator>& extra) {
-  std::vector<RandomState> states;
-  states.reserve(1 + extra.size());
+template <class States = std::vector<RandomState>>
+[[nodiscard]] States random_states(const std::vector<at::Tensor>& tensors, const std::vector<at::Generator>& extra) {
+  States states;
   states.emplace_back(at::globalContext().defaultGenerator(at::kCPU));
   for (const at::Device device : accelerators_in_play(tensors)) {
     states.emplace_back(at::globalContext().defaultGenerator(device));
@@ -95,27 +95,41 @@ class AutocastState {
   return states;
 }
 
+/// Where the generators stand before a first run. Lives on its stack: most runs draw nothing, and an allocation of this
+/// size makes the C library tidy its heap.
+class EntryRandomState {
+ public:
+  /// Which generators: the CPU's, those of the accelerators that `inputs` are on and of the current one, and `extra`.
+  EntryRandomState(bool enabled, const std::vector<at::Tensor>& inputs, const std::vector<at::Generator>& extra) {
+    if (enabled) states_ = random_states<States>(inputs, extra);
+  }
+
+  [[nodiscard]] std::vector<RandomState> all() const { return {states_.begin(), states_.end()}; }
+
+  /// The generators that somebody has drawn from since.
+  [[nodiscard]] std::vector<RandomState> drawn_from() const {
+    std::vector<RandomState> drawn;
+    for (const RandomState& state : states_) {
+      if (state.moved()) drawn.push_back(state);
+    }
+    return drawn;
+  }
+
+ private:
+  using States = c10::SmallVector<RandomState, 1>;
+  States states_;
+};
+
 /// What a run depends on besides its arguments: random generators, autocast, grad mode.
 ///
 /// Captured before the first run and put back around the replay; what the caller of backward had comes back after it,
 /// also on exceptions.
 class Surroundings {
  public:
-  /// Which generators: the CPU's, those of the accelerators that `inputs` are on and of the current one, and `extra`.
-  static Surroundings capture(bool with_random, const std::vector<at::Tensor>& inputs,
-                              const std::vector<at::Generator>& extra) {
-    Surroundings state;
-    state.autocast_ = AutocastState::capture();
-    if (!with_random) return state;
-    state.random_ = random_states(inputs, extra);
-    return state;
-  }
+  Surroundings() : autocast_(AutocastState::capture()) {}
 
-  /// Call after the first run: forgets the generators that it did not touch.
-  void drop_unused() {
-    std::erase_if(random_, [](const RandomState& state) { return !state.moved(); });
-    random_.shrink_to_fit();
-  }
+  /// The generators to put back for a replay.
+  void set_random(std::vector<RandomState> states) { random_ = std::move(states); }
 
   /// As captured while it lives, then as it was.
   class Scope {
@@ -125,14 +139,18 @@ class Surroundings {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
+      switches_autocast_ = then.autocast_.any_enabled() || autocast_before_.any_enabled();
+      if (!switches_autocast_) return;
       // The cache may hold casts of parameters as they were at another time.
       then.autocast_.without_cache().apply();
       at::autocast::increment_nesting();
     }
 
     ~Scope() {
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      autocast_before_.apply();
+      if (switches_autocast_) {
+        if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+        autocast_before_.apply();
+      }
       for (RandomState& state : before_) state.restore();
     }
 
@@ -142,6 +160,7 @@ class Surroundings {
    private:
     at::AutoGradMode grad_mode_;
     AutocastState autocast_before_;
+    bool switches_autocast_ = false;
     RandomTurn turn_;
     std::vector<RandomState> before_;
   };

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -49,9 +50,11 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     };
     if constexpr (std::is_void_v<decltype(call())>) {
       first_run(inputs, footprint, &recorder, call);
+      stop_rule_.run_ended(footprint);
       end();
     } else {
       auto result = first_run(inputs, footprint, &recorder, call);
+      stop_rule_.run_ended(footprint);
       end();
       return result;
     }
@@ -149,7 +152,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   };
 
   /// While the first run goes on its last tensor is not known to be the last: a replay must end there.
-  [[nodiscard]] bool stops_early() const { return options().early_stop() == EarlyStop::On || first_run_goes_on(); }
+  [[nodiscard]] bool stops_early() const {
+    if (first_run_goes_on() || options().early_stop() == EarlyStop::On) return true;
+    return options().early_stop() == EarlyStop::Auto && stop_rule_.pays();
+  }
 
   std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
     stop_rule_.saved(tensor, footprint);
@@ -256,7 +262,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   std::mutex mutex_;
   std::atomic<std::thread::id> replaying_on_{};
-  std::vector<Slot> slots_;
+  std::deque<Slot> slots_;
   StopRule stop_rule_;
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
