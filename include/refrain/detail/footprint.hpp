@@ -224,8 +224,10 @@ class Footprint final : public OpObserver {
     }
   }
 
-  /// Whether the storage came from outside: an argument or something captured.
-  bool holds(const void* storage) const { return contains(outside_storages_, storage); }
+  /// Whether the storage came from outside: an argument or something captured. Its address may have been used before.
+  bool holds(const void* storage) const {
+    return contains(outside_storages_, storage) && births_->born.find(storage) < start_;
+  }
 
   void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
     const bool first = !contains(written_storages_, storage);
