@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/chains.hpp"
 #include "support/messages.hpp"
-
 #include <refrain/policy.hpp>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/chains.hpp"
-
 #include <refrain/policy.hpp>
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/chain_machine.hpp"
 #include "support/chains.hpp"
-
 #include <refrain/policy.hpp>
 
 #include <gtest/gtest.h>

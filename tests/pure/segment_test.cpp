@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/chains.hpp"
 #include "support/messages.hpp"
-
 #include <refrain/segment.hpp>
 
 #include <fmt/format.h>
@@ -62,15 +61,13 @@ TEST(Segmentation, OfNothingIsEmpty) {
 }
 
 TEST(Segmentation, RefusesAGap) {
-  expect_says<PlanError>({"[0,9)", "[4,9) must begin at 3", "got: [0,3)* [4,9)"}, [] {
-    Segmentation(9, {{{0, 3}, true}, {{4, 9}, false}});
-  });
+  expect_says<PlanError>({"[0,9)", "[4,9) must begin at 3", "got: [0,3)* [4,9)"},
+                         [] { Segmentation(9, {{{0, 3}, true}, {{4, 9}, false}}); });
 }
 
 TEST(Segmentation, RefusesAnOverlap) {
-  expect_says<PlanError>({"[2,9) must begin at 3"}, [] {
-    Segmentation(9, {{{0, 3}, true}, {{2, 9}, false}});
-  });
+  expect_says<PlanError>({"[2,9) must begin at 3"},
+                         [] { Segmentation(9, {{{0, 3}, true}, {{2, 9}, false}}); });
 }
 
 TEST(Segmentation, RefusesToStopShortOrRunOver) {
@@ -80,9 +77,8 @@ TEST(Segmentation, RefusesToStopShortOrRunOver) {
 }
 
 TEST(Segmentation, RefusesASegmentWithoutStages) {
-  expect_says<PlanError>({"[0,0) has no stage"}, [] {
-    Segmentation(2, {{{0, 0}, true}, {{0, 2}, true}});
-  });
+  expect_says<PlanError>({"[0,0) has no stage"},
+                         [] { Segmentation(2, {{{0, 0}, true}, {{0, 2}, true}}); });
   expect_says<PlanError>({"[0,-1) has no stage"}, [] { Segmentation(2, {{{0, -1}, true}}); });
 }
 
@@ -90,9 +86,8 @@ TEST(Segmentation, HoldsTheInsideOfAReplayToTheSameRule) {
   expect_says<PlanError>({"[0,4)", "[3,4) must begin at 2"}, [] {
     Segmentation(4, {{{0, 4}, true, {{{0, 2}, true}, {{3, 4}, false}}}});
   });
-  expect_says<PlanError>({"[0,4) is cut but not replayed"}, [] {
-    Segmentation(4, {{{0, 4}, false, {{{0, 4}, true}}}});
-  });
+  expect_says<PlanError>({"[0,4) is cut but not replayed"},
+                         [] { Segmentation(4, {{{0, 4}, false, {{{0, 4}, true}}}}); });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/modules.hpp"
 #include "support/seeded.hpp"
-
 #include <refrain/checkpoint.hpp>
 #include <refrain/checkpoint_sequential.hpp>
 

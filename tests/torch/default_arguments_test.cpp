@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/routes.hpp"
 #include "support/twin.hpp"
-
 #include <refrain/checkpoint.hpp>
 
 #include <torch/torch.h>

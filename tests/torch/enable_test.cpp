@@ -2,13 +2,13 @@
 #include "support/messages.hpp"
 #include "support/modules.hpp"
 #include "support/seeded.hpp"
-
 #include <refrain/checkpoint.hpp>
 #include <refrain/checkpoint_sequential.hpp>
 #include <refrain/enable.hpp>
 
-#include <fmt/format.h>
 #include <torch/torch.h>
+
+#include <fmt/format.h>
 
 #include <string>
 #include <utility>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/modules.hpp"
 #include "support/routes.hpp"
-
 #include <refrain/checkpoint_sequential.hpp>
 
-#include <fmt/format.h>
 #include <torch/torch.h>
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <numeric>

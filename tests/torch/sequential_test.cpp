@@ -2,7 +2,6 @@
 #include "support/modules.hpp"
 #include "support/routes.hpp"
 #include "support/twin.hpp"
-
 #include <refrain/checkpoint_sequential.hpp>
 
 #include <torch/torch.h>

@@ -51,11 +51,11 @@ namespace policy {
 ///
 /// `describe` is what fmt prints. `cut` answers for any chain, the empty one too.
 template <class Policy>
-concept SegmentPolicy = std::copyable<Policy> &&
-    requires(const Policy& policy, const Chain& chain) {
-  { policy.cut(chain) } -> std::same_as<Segmentation>;
-  { policy.describe() } -> std::convertible_to<std::string>;
-};
+concept SegmentPolicy =
+    std::copyable<Policy> && requires(const Policy& policy, const Chain& chain) {
+      { policy.cut(chain) } -> std::same_as<Segmentation>;
+      { policy.describe() } -> std::convertible_to<std::string>;
+    };
 
 /// Any segment policy, as one type: what the library's functions take and the ready policies are.
 ///
@@ -72,8 +72,8 @@ class AnyPolicy {
       : description_(std::move(description)), cut_(std::move(cut)) {}
 
   template <class Policy>
-  requires(!std::same_as<Policy, AnyPolicy> && SegmentPolicy<Policy>)
-      AnyPolicy(Policy policy)  // implicit: every policy is one
+    requires(!std::same_as<Policy, AnyPolicy> && SegmentPolicy<Policy>)
+  AnyPolicy(Policy policy)  // implicit: every policy is one
       : description_(policy.describe()),
         cut_([policy = std::move(policy)](const Chain& chain) { return policy.cut(chain); }) {}
 

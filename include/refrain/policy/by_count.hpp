@@ -97,8 +97,7 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
 /// Each stage is its own segment.
 [[nodiscard]] inline AnyPolicy all(LastSegment last = LastSegment::Plain) {
   return detail::uncounted("all", last, [last](const Chain& chain) {
-    return replay_where(
-        chain, [](std::int64_t) { return true; }, last);
+    return replay_where(chain, [](std::int64_t) { return true; }, last);
   });
 }
 
@@ -118,8 +117,7 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
 /// Stages 0, k, 2k, … are replayed, each alone; the others are plain.
 [[nodiscard]] inline AnyPolicy one_in(std::int64_t k, LastSegment last = LastSegment::Plain) {
   return detail::counted("one_in", k, last, [k, last](const Chain& chain) {
-    return replay_where(
-        chain, [k](std::int64_t i) { return i % k == 0; }, last);
+    return replay_where(chain, [k](std::int64_t i) { return i % k == 0; }, last);
   });
 }
 
@@ -131,8 +129,7 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
       throw OptionError(fmt::format("policy::first({}): the chain has {} stages.", n, chain.size()),
                         "to replay all of them, say policy::all().");
     }
-    return replay_where(
-        chain, [n](std::int64_t i) { return i < n; }, last);
+    return replay_where(chain, [n](std::int64_t i) { return i < n; }, last);
   });
 }
 
