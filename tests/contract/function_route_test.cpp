@@ -70,8 +70,8 @@ TEST(FunctionRoute, SumsASharedWeightsGradientRegionByRegion) {
 TEST(FunctionRoute, InstallsNothingInTheEngine) {
   // ctest runs each test in a process of its own: nothing was installed before.
   const auto* before = &torch::autograd::Engine::get_default_engine();
-  refrain::checkpoint([](Tensor t) { return t.sin().exp(); }, kFunction)(
-      torch::randn({4}).requires_grad_())
+  refrain::checkpoint([](Tensor t) { return t.sin().exp(); },
+                      kFunction)(torch::randn({4}).requires_grad_())
       .sum()
       .backward();
   EXPECT_EQ(&torch::autograd::Engine::get_default_engine(), before);

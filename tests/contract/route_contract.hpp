@@ -6,11 +6,11 @@
 #include "support/modules.hpp"
 #include "support/thread_state.hpp"
 #include "support/twin.hpp"
-
 #include <refrain/checkpoint.hpp>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <stdexcept>
 #include <tuple>
@@ -135,7 +135,8 @@ TYPED_TEST_P(RouteContract, GoesBackwardTwiceOverARetainedGraph) {
 }
 
 TYPED_TEST_P(RouteContract, PassesUndifferentiableResultsThrough) {
-  const auto [y, index] = this->quiet([](torch::Tensor t) { return t.sin().max(1); })(this->input());
+  const auto [y, index] =
+      this->quiet([](torch::Tensor t) { return t.sin().max(1); })(this->input());
   EXPECT_TRUE(y.requires_grad());
   EXPECT_FALSE(index.requires_grad());
   EXPECT_EQ(index.scalar_type(), torch::kLong);
@@ -196,10 +197,12 @@ TYPED_TEST_P(RouteContract, HandsOnWhatTheFirstRunThrowsAndTidiesUp) {
   before.expect_unchanged();
 }
 
-REGISTER_TYPED_TEST_SUITE_P(
-    RouteContract, GivesThePlainRunsResultGradientsAndStream, RunsTheBodyOnceMoreInBackward,
-    NeverRunsItAgainWithoutBackward, ForgetsWhatTheBodySaved, FreesEverythingAfterBackward,
-    MovesBuffersOnce, PutsAutocastBack, SaysThatItReplays, NestsAndChains,
-    GoesBackwardTwiceOverARetainedGraph, PassesUndifferentiableResultsThrough,
-    IsAPlainCallWithoutGradMode, IsAPlainCallInsideAPlainScope, RefusesAChangedParameter,
-    HandsOnWhatTheReplayThrowsAndTidiesUp, HandsOnWhatTheFirstRunThrowsAndTidiesUp);
+REGISTER_TYPED_TEST_SUITE_P(RouteContract, GivesThePlainRunsResultGradientsAndStream,
+                            RunsTheBodyOnceMoreInBackward, NeverRunsItAgainWithoutBackward,
+                            ForgetsWhatTheBodySaved, FreesEverythingAfterBackward, MovesBuffersOnce,
+                            PutsAutocastBack, SaysThatItReplays, NestsAndChains,
+                            GoesBackwardTwiceOverARetainedGraph,
+                            PassesUndifferentiableResultsThrough, IsAPlainCallWithoutGradMode,
+                            IsAPlainCallInsideAPlainScope, RefusesAChangedParameter,
+                            HandsOnWhatTheReplayThrowsAndTidiesUp,
+                            HandsOnWhatTheFirstRunThrowsAndTidiesUp);

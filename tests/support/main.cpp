@@ -2,6 +2,7 @@
 #include <refrain/memory.hpp>
 
 #include <ATen/Parallel.h>
+
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {

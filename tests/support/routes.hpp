@@ -3,8 +3,9 @@
 
 #include <refrain/checkpoint.hpp>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <ostream>
 #include <string>

@@ -4,8 +4,9 @@
 #include <refrain/replay.hpp>
 
 #include <ATen/autocast_mode.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 namespace support {
 

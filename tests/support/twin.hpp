@@ -2,11 +2,11 @@
 #pragma once
 
 #include "run_counter.hpp"
-
 #include <refrain/checkpoint.hpp>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <memory>

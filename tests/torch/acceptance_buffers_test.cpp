@@ -2,7 +2,6 @@
 // K4: buffers move exactly once a step, and the replay reads what the first run read. A07.
 #include "support/routes.hpp"
 #include "support/twin.hpp"
-
 #include <refrain/checkpoint_sequential.hpp>
 
 namespace {
@@ -72,7 +71,7 @@ TEST_P(Buffers, ASequentialOfNormsKeepsEachItsOwn) {
     auto norms = step.watch(
         nn::Sequential(nn::Linear(6, 6), nn::BatchNorm1d(6), nn::ReLU(), nn::BatchNorm1d(6)));
     auto layers = wrap(norms, refrain::policy::all());
-    for (int i = 0; i < 3; ++i) step.backward(layers(step.leaf(torch::randn({5, 6}))));
+    for (int i = 0; i < 3; ++i) step.backward(layers->forward(step.leaf(torch::randn({5, 6}))));
   });
 }
 

@@ -32,8 +32,8 @@ TEST_P(Changed, A16_AChangedParameterIsAnError) {
 
 TEST_P(Changed, A16_ItSaysWhereAndWhat) {
   auto linear = torch::nn::Linear(4, 4);
-  const auto y = refrain::checkpoint(linear, options().name("layers.2"))(
-      torch::randn({2, 4}).requires_grad_());
+  const auto y = refrain::checkpoint(
+      linear, options().name("layers.2"))(torch::randn({2, 4}).requires_grad_());
   change(linear->bias);
   expect_says<refrain::DivergenceError>({"layers.2", "changed", "float32[4]", "version 1", "2 now"},
                                         [&] { y.sum().backward(); });
@@ -105,8 +105,7 @@ TEST_P(Changed, TheStateIsAsBeforeAfterTheComplaint) {
 
 TEST_P(Changed, ACapturedTensorThatAnOpSavedIsAnError) {
   auto b = torch::randn({4});
-  const auto y = quiet([b](Tensor t) { return (t * b).exp(); })(
-      torch::randn({4}).requires_grad_());
+  const auto y = quiet([b](Tensor t) { return (t * b).exp(); })(torch::randn({4}).requires_grad_());
   change(b);
   expect_complaint(y);
 }

@@ -129,8 +129,7 @@ TEST_P(CustomFunctions, ARegionInsideAFunctionsForward) {
   FunctionAroundARegion::apply(x).sum().backward();
   EXPECT_TRUE(torch::allclose(x.grad(), x.sin().exp() * x.cos()));
   const auto in_region = torch::autograd::grad(
-      {quiet([](Tensor t) { return FunctionAroundARegion::apply(t); })(x).sum()},
-      {x})[0];
+      {quiet([](Tensor t) { return FunctionAroundARegion::apply(t); })(x).sum()}, {x})[0];
   EXPECT_TRUE(torch::equal(in_region, x.grad()));
 }
 

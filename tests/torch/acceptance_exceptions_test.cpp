@@ -57,8 +57,7 @@ TEST_P(Exceptions, ThrownByTheReplayReachesBackwardsCallerWithTypeAndText) {
 }
 
 TEST_P(Exceptions, ANonStandardOneIsWrappedInAnErrorThatSaysSo) {
-  const auto y =
-      quiet(failing_in_replay([] { throw 42; }))(torch::randn({3}).requires_grad_());
+  const auto y = quiet(failing_in_replay([] { throw 42; }))(torch::randn({3}).requires_grad_());
   expect_says<refrain::Error>({"refrain: "}, [&] { y.sum().backward(); });
 }
 
@@ -69,9 +68,9 @@ TEST_P(Exceptions, ALibTorchErrorKeepsItsType) {
 }
 
 TEST_P(Exceptions, EveryFailedReplayLeavesTheThreadAsItWas) {
-  const std::vector<std::function<void()>> ways{
-      [] { throw MyError("standard", 1); }, [] { throw 42; },
-      [] { throw std::string("text"); }, [] { torch::ones({2}).matmul(torch::ones({3})); }};
+  const std::vector<std::function<void()>> ways{[] { throw MyError("standard", 1); },
+                                                [] { throw 42; }, [] { throw std::string("text"); },
+                                                [] { torch::ones({2}).matmul(torch::ones({3})); }};
   for (const auto& fail : ways) {
     for (const bool autocast : {false, true}) {
       Tensor y;

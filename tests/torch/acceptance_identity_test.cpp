@@ -2,7 +2,6 @@
 // K17: a wrapped model keeps its names, its archives and its tree.
 #include "support/modules.hpp"
 #include "support/routes.hpp"
-
 #include <refrain/checkpoint_sequential.hpp>
 
 #include <sstream>
@@ -18,18 +17,18 @@ INSTANTIATE_TEST_SUITE_P(Routes, Identity, support::kBothRoutes, support::route_
 
 /// The same model with and without: only the type of `block` differs.
 template <class Block>
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(Block wrapped) : block(register_module("block", std::move(wrapped))) {}
+struct OneBlockImpl : torch::nn::Module {
+  explicit OneBlockImpl(Block wrapped) : block(register_module("block", std::move(wrapped))) {}
   Tensor forward(Tensor x) { return block(head(x)); }
   torch::nn::Linear head = register_module("head", torch::nn::Linear(8, 8));
   Block block;
 };
 
-using PlainNet = NetImpl<support::Mlp>;
-using QuietNet = NetImpl<refrain::Checkpoint<support::Mlp>>;
+using PlainNet = OneBlockImpl<support::Mlp>;
+using QuietNet = OneBlockImpl<refrain::Checkpoint<support::Mlp>>;
 
 template <class Items>
-std::vector<std::string> keys(const Items& items) {
+std::vector<std::string> keys_of(const Items& items) {
   std::vector<std::string> names;
   for (const auto& item : items) names.push_back(item.key());
   return names;
@@ -38,12 +37,12 @@ std::vector<std::string> keys(const Items& items) {
 TEST_P(Identity, ParametersKeepTheirNames) {
   auto plain = std::make_shared<PlainNet>(support::Mlp(8));
   auto wrapped = std::make_shared<QuietNet>(quiet(support::Mlp(8)));
-  EXPECT_EQ(keys(wrapped->named_parameters()), keys(plain->named_parameters()));
+  EXPECT_EQ(keys_of(wrapped->named_parameters()), keys_of(plain->named_parameters()));
   EXPECT_TRUE(wrapped->named_parameters().contains("block.fc1.weight"));
 }
 
 template <class From, class To>
-void expect_loads(std::shared_ptr<From> from, std::shared_ptr<To> to) {
+void expect_loads_into(std::shared_ptr<From> from, std::shared_ptr<To> to) {
   std::stringstream file;
   torch::save(from, file);
   torch::load(to, file);
@@ -54,13 +53,13 @@ void expect_loads(std::shared_ptr<From> from, std::shared_ptr<To> to) {
 TEST_P(Identity, APlainArchiveLoadsIntoAWrappedModelAndBack) {
   auto plain = std::make_shared<PlainNet>(support::Mlp(8));
   auto wrapped = std::make_shared<QuietNet>(quiet(support::Mlp(8)));
-  expect_loads(plain, wrapped);
-  expect_loads(wrapped, std::make_shared<PlainNet>(support::Mlp(8)));
+  expect_loads_into(plain, wrapped);
+  expect_loads_into(wrapped, std::make_shared<PlainNet>(support::Mlp(8)));
 }
 
 TEST_P(Identity, BuffersKeepTheirNames) {
   auto norm = quiet(torch::nn::BatchNorm1d(4));
-  EXPECT_EQ(keys(norm->named_buffers()), keys(torch::nn::BatchNorm1d(4)->named_buffers()));
+  EXPECT_EQ(keys_of(norm->named_buffers()), keys_of(torch::nn::BatchNorm1d(4)->named_buffers()));
 }
 
 TEST_P(Identity, TrainingModeAndConversionReachTheInside) {
@@ -92,10 +91,10 @@ TEST_P(Identity, AWrappedBlockSitsInASequential) {
 
 TEST_P(Identity, ASequentialIsWrappedWithoutTouchingIt) {
   auto layers = torch::nn::Sequential(torch::nn::Linear(8, 8), support::Mlp(8));
-  const auto before = keys(layers->named_modules());
+  const auto before = keys_of(layers->named_modules());
   auto stack = refrain::checkpoint(layers, refrain::policy::all(), options());
-  EXPECT_EQ(keys(layers->named_modules()), before);
-  EXPECT_EQ(keys(stack->named_parameters()), keys(layers->named_parameters()));
+  EXPECT_EQ(keys_of(layers->named_modules()), before);
+  EXPECT_EQ(keys_of(stack->named_parameters()), keys_of(layers->named_parameters()));
   EXPECT_TRUE(torch::equal(stack(torch::ones({1, 8})), layers->forward(torch::ones({1, 8}))));
 }
 

@@ -98,8 +98,7 @@ TEST_P(LostGradients, OneInputUsedForTwoArgumentsGetsTheSum) {
 TEST_P(LostGradients, AResultNobodyUsesCostsNobodyAGradient) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({3}));
-    const auto [used, unused] =
-        wrap([](Tensor t) { return std::make_tuple(t.sin(), t.exp()); })(x);
+    const auto [used, unused] = wrap([](Tensor t) { return std::make_tuple(t.sin(), t.exp()); })(x);
     step.backward(used);
   });
 }

@@ -3,7 +3,6 @@
 #include "support/live_bytes.hpp"
 #include "support/modules.hpp"
 #include "support/routes.hpp"
-
 #include <refrain/checkpoint_sequential.hpp>
 
 #include <functional>
@@ -98,9 +97,8 @@ TEST_P(LowMemory, TheSameInEvaluationMode) {
 
 TEST_P(LowMemory, ARegionKeepsNothingOfAWideInside) {
   const auto x = torch::randn({1000}).requires_grad_();
-  auto region = quiet([](Tensor t) {
-    return torch::softmax((t.unsqueeze(0) * t.unsqueeze(1)).sin(), -1).sum(0);
-  });
+  auto region = quiet(
+      [](Tensor t) { return torch::softmax((t.unsqueeze(0) * t.unsqueeze(1)).sin(), -1).sum(0); });
   const auto base = live_bytes();
   const auto y = region(x);
   EXPECT_LE(live_bytes() - base, 1000 * 4 + kSmall);

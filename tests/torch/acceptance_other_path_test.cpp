@@ -2,7 +2,6 @@
 // K3: a replay that takes another path is an error that says what differs. A05 and its siblings.
 #include "support/messages.hpp"
 #include "support/seeded.hpp"
-
 #include <refrain/checkpoint.hpp>
 
 namespace {
@@ -79,7 +78,8 @@ TEST_F(OtherPath, ARouterThatSplitsOtherwiseIsAnError) {
 
 TEST_F(OtherPath, TheNextStepWorksAfterADivergence) {
   int calls = 0;
-  auto region = refrain::checkpoint([&calls](Tensor t) { return ++calls == 2 ? t : t.sin().exp(); });
+  auto region =
+      refrain::checkpoint([&calls](Tensor t) { return ++calls == 2 ? t : t.sin().exp(); });
   const auto x = torch::randn({3}).requires_grad_();
   EXPECT_THROW(region(x).sum().backward(), DivergenceError);
   EXPECT_NO_THROW(region(x).sum().backward());

@@ -15,9 +15,8 @@ INSTANTIATE_TEST_SUITE_P(Routes, RandomStream, support::kBothRoutes, support::ro
 
 TEST_P(RandomStream, A04_DropoutHasTheSameMaskAndTheStreamGoesOnAsPlain) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto net = step.watch(torch::nn::Sequential(
-        torch::nn::Linear(8, 8), torch::nn::Dropout(0.5), torch::nn::ReLU(),
-        torch::nn::Dropout(0.3)));
+    auto net = step.watch(torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5),
+                                                torch::nn::ReLU(), torch::nn::Dropout(0.3)));
     const auto x = step.leaf(torch::randn({4, 8}));
     step.backward(wrap([&](Tensor t) { return net->forward(t); })(x));
     step.note("the next numbers", torch::rand({4}));
@@ -35,7 +34,8 @@ TEST_P(RandomStream, NumbersDrawnBetweenForwardAndBackwardDoNotMatter) {
 
 TEST_P(RandomStream, EachRegionDrawsItsOwnNumbersAgain) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto noise = wrap([](Tensor t) { return t * torch::rand_like(t) + torch::randn_like(t).exp() * t; });
+    auto noise =
+        wrap([](Tensor t) { return t * torch::rand_like(t) + torch::randn_like(t).exp() * t; });
     auto x = step.leaf(torch::randn({4, 8}));
     step.backward(noise(noise(noise(x))));
   });
@@ -101,7 +101,8 @@ TEST_P(RandomStream, AFailedReplayPutsTheCallersStreamBack) {
 }
 
 TEST_P(RandomStream, StoppingEarlyStillLeavesTheStreamAsPlain) {
-  // The dropout comes after the last saved tensor of the linear layer, so the replay never draws it.
+  // The dropout comes after the last saved tensor of the linear layer, so the replay never draws
+  // it.
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({4}));
     const auto y = wrap([](Tensor t) { return t.exp() + torch::rand_like(t); })(x);

@@ -138,8 +138,8 @@ TEST_P(Shapes, ArgumentsAreCapturedByValue) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({4}));
     std::vector<double> scales{1.5, 2.5};
-    const auto y = wrap([](Tensor t, std::vector<double> s) { return (t * s[0]).sin() * s[1]; })(
-        x, scales);
+    const auto y =
+        wrap([](Tensor t, std::vector<double> s) { return (t * s[0]).sin() * s[1]; })(x, scales);
     scales.clear();
     step.backward(y);
   });
@@ -147,9 +147,8 @@ TEST_P(Shapes, ArgumentsAreCapturedByValue) {
 
 TEST_P(Shapes, AConstReferenceParameterIsServed) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto region = wrap([](const Tensor& t, const std::string& how) {
-      return how == "sin" ? t.sin().exp() : t;
-    });
+    auto region = wrap(
+        [](const Tensor& t, const std::string& how) { return how == "sin" ? t.sin().exp() : t; });
     Tensor y;
     {
       const std::string how = "sin";

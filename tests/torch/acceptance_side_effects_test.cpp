@@ -2,7 +2,6 @@
 // K4: code inside a region can tell a replay from the first run. A08 and its siblings.
 #include "support/modules.hpp"
 #include "support/routes.hpp"
-
 #include <refrain/replay.hpp>
 
 #include <thread>
