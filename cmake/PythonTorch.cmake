@@ -5,7 +5,8 @@
 #
 # A fetched wheel comes without its dependencies. Those in Python are small and are installed beside
 # it. Those for CUDA are gigabytes that no CPU program calls; the loader only wants to see their
-# names, so what the system lacks gets an empty library, and symbols are bound when first called.
+# names, so what the system lacks gets an empty library, and functions are bound when first called.
+# One of them, nvshmem, holds a variable that is wanted at once, and is small enough to install.
 
 function(refrain_provide_python_torch python)
   set(${python} "" PARENT_SCOPE)
@@ -29,8 +30,12 @@ endfunction()
 
 function(refrain_complete_wheel home launcher)
   message(STATUS "Fetching what torch needs in Python, once, into ${home}")
+  cmake_path(GET REFRAIN_LIBTORCH_ROOT PARENT_PATH packages)
+  file(STRINGS "${packages}/torch-${REFRAIN_LIBTORCH_FOUND_VERSION}.dist-info/METADATA" nvshmem
+       REGEX "^Requires-Dist: nvidia-nvshmem")
+  string(REGEX MATCH "nvidia-nvshmem-cu[0-9]+==[0-9.]+" nvshmem "${nvshmem}")
   execute_process(
-    COMMAND "${home}/bin/python" -m pip install --quiet --disable-pip-version-check
+    COMMAND "${home}/bin/python" -m pip install --quiet --disable-pip-version-check ${nvshmem}
             filelock typing-extensions sympy networkx jinja2 fsspec numpy
     RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
   if(failed)
@@ -41,7 +46,6 @@ function(refrain_complete_wheel home launcher)
   file(WRITE "${launcher}" "#!/bin/sh\n"
        "export LD_LIBRARY_PATH=\"${home}/stand-ins\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n"
        "exec \"${home}/bin/python\" \"$@\"\n")
-  cmake_path(GET REFRAIN_LIBTORCH_ROOT PARENT_PATH packages)
   file(WRITE "${packages}/bind_when_called.pth" "import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")
   file(CHMOD "${launcher}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
                                        WORLD_READ WORLD_EXECUTE)

@@ -35,8 +35,8 @@ struct NormedImpl : nn::Cloneable<NormedImpl> {
 };
 TORCH_MODULE(Normed);
 
-struct NetImpl : nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
+struct NormedNetImpl : nn::Cloneable<NormedNetImpl> {
+  NormedNetImpl() { reset(); }
   void reset() override {
     head = register_module("head", nn::Linear(4, 4));
     block = register_module("block", refrain::checkpoint<Normed>(4));
@@ -45,7 +45,7 @@ struct NetImpl : nn::Cloneable<NetImpl> {
   nn::Linear head = nullptr;
   refrain::Checkpoint<Normed> block = nullptr;
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(NormedNet);
 
 template <class Holder>
 Holder clone_of(const Holder& module) {
@@ -76,7 +76,7 @@ TEST_F(Clone, OfAWrappedBlockIsIndependent) {
 }
 
 TEST_F(Clone, OfAModelThatHoldsAWrappedBlockIsIndependent) {
-  Net net;
+  NormedNet net;
   expect_independent(net, clone_of(net));
 }
 
@@ -113,7 +113,7 @@ TEST_F(Clone, IsARegionToo) {
 }
 
 TEST_F(Conversion, ReachesTheWrappedBlockAndItsBuffers) {
-  Net net;
+  NormedNet net;
   net->to(torch::kDouble);
   EXPECT_EQ(net->block->inner()->fc->weight.scalar_type(), torch::kDouble);
   EXPECT_EQ(net->block->inner()->norm->running_mean.scalar_type(), torch::kDouble);
@@ -130,7 +130,7 @@ TEST_F(Conversion, KeepsTheParametersThatAnOptimizerHolds) {
 }
 
 TEST_F(Modes, TrainAndEvalReachTheWrappedBlock) {
-  Net net;
+  NormedNet net;
   for (const bool training : {false, true, false}) {
     net->train(training);
     EXPECT_EQ(net->block->is_training(), training);
@@ -148,14 +148,14 @@ TEST_F(Modes, OfASequentialReachItsModulesThroughTheStack) {
 }
 
 TEST_F(Modes, ZeroGradReachesTheWrappedBlock) {
-  Net net;
+  NormedNet net;
   net(torch::randn({3, 4})).sum().backward();
   net->zero_grad();
   for (const auto& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
 TEST_F(Modes, ApplyVisitsEachLayerOnceUnderItsOwnName) {
-  Net net;
+  NormedNet net;
   std::vector<std::string> linears;
   net->apply([&](const std::string& name, nn::Module& module) {
     if (module.as<nn::Linear>() != nullptr) linears.push_back(name);
