@@ -117,6 +117,11 @@ class Footprint final : public OpObserver {
   /// Whether the tensor lives in memory that came from outside.
   [[nodiscard]] bool is_outside(const at::Tensor& tensor) const { return holds(storage_of(tensor)); }
 
+  /// Whether an operator of this run made the tensor, be it a view of memory from outside.
+  [[nodiscard]] bool made_inside(const at::Tensor& tensor) const {
+    return births_->born.find(tensor.unsafeGetTensorImpl()) >= start_;
+  }
+
   /// Call inside the run, before anything else: it will change the tensor where operators do not show it.
   void declare_written(const at::Tensor& tensor) {
     const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -111,7 +113,9 @@ class FunctionFrame final : public Frame {
     });
     if (roots.empty()) return;
     const auto node = make_node<ReplayNode>(self);
-    targets_ = GraphBorder::targets_of(border.crossings_below(roots));
+    auto crossings = border.crossings_below(roots);
+    inner_leaves_ = drop_leaves(crossings, [&](const at::Tensor& leaf, const auto&) { return footprint.made_inside(leaf); });
+    targets_ = GraphBorder::targets_of(crossings);
     node->set_next_edges(edge_list(targets_));
     roots.clear();
     for (const std::vector<at::Tensor*>& places : tensors) {
@@ -147,7 +151,12 @@ class FunctionFrame final : public Frame {
     }
     results.clear();
     auto crossings = border.crossings_below(all_roots);  // in nodes that `all_roots` keeps alive
-    compare(GraphBorder::targets_of(crossings), targets);
+    const std::size_t inner_leaves = drop_leaves(crossings, [&](const at::Tensor&, const auto& edge) {
+      return std::find(targets.begin(), targets.end(), edge) == targets.end();
+    });
+    const edge_list now = GraphBorder::targets_of(crossings);
+    if (inner_leaves != inner_leaves_) fail_targets(now.size() + inner_leaves);
+    compare(now, targets);
     const BorderCut cut(std::move(crossings), targets);
     edge_list asked;
     for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -163,6 +172,20 @@ class FunctionFrame final : public Frame {
     return answers;
   }
 
+  /// Takes out the crossings to leaves for which `chosen(leaf, edge)`, and says how many such leaves there were.
+  template <class Chosen>
+  static std::size_t drop_leaves(std::vector<GraphBorder::Crossing>& crossings, const Chosen& chosen) {
+    std::unordered_set<const torch::autograd::Node*> dropped;
+    std::erase_if(crossings, [&](const GraphBorder::Crossing& crossing) {
+      const auto& edge = crossing.from->next_edge(crossing.index);
+      const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+      if (leaf == nullptr || !chosen(leaf->variable, edge)) return false;
+      dropped.insert(leaf);
+      return true;
+    });
+    return dropped.size();
+  }
+
   [[noreturn]] void fail_output(std::size_t i, const at::Tensor& result) const {
     throw DivergenceError(
         fmt::format("replay of `{}` gave another result than the first run.", name()),
@@ -176,10 +199,13 @@ class FunctionFrame final : public Frame {
     const bool equal = now.size() == then.size() && std::all_of(now.begin(), now.end(), [&](const auto& edge) {
                          return std::find(then.begin(), then.end(), edge) != then.end();
                        });
-    if (equal) return;
+    if (!equal) fail_targets(now.size());
+  }
+
+  [[noreturn]] void fail_targets(std::size_t now) const {
     throw DivergenceError(
         fmt::format("replay of `{}` depends on {} tensors that need gradients, the first run on {}, or on others.", name(),
-                    now.size(), then.size()),
+                    now, targets_.size() + inner_leaves_),
         "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
         "see docs/reading_a_divergence.md");
   }
@@ -197,7 +223,8 @@ class FunctionFrame final : public Frame {
   }
 
   std::vector<Output> outputs_;
-  edge_list targets_;  ///< The node's edges as made: a region around this one may have cut them off for now.
+  std::size_t inner_leaves_ = 0;  ///< Made in the body itself: their gradients go nowhere.
+  edge_list targets_;             ///< The node's edges as made: a region around this one may have cut them off for now.
 };
 
 }  // namespace refrain::detail
