@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -121,16 +122,16 @@ struct GptImpl : torch::nn::Module {
     return blocks;
   }
 
-  // GPT-2's way: small weights, smaller still where a branch joins the stream.
+  // GPT-2's way: small weights, smaller still where a branch joins the stream. The characters
+  // themselves keep LibTorch's larger ones, which lets a short training get somewhere.
   void initialize() {
     const torch::NoGradGuard no_grad;
     for (auto& item : named_parameters()) {
-      auto& parameter = item.value();
-      if (parameter.dim() < 2) continue;
-      const bool closes_a_branch =
-          item.key().ends_with("out.weight") || item.key().ends_with("down.weight");
-      const auto branches = closes_a_branch ? 2.0 * static_cast<double>(blocks.size()) : 1.0;
-      torch::nn::init::normal_(parameter, 0.0, 0.02 / std::sqrt(branches));
+      const std::string& name = item.key();
+      if (item.value().dim() < 2 || name == "token.weight") continue;
+      const bool joins = name.ends_with("out.weight") || name.ends_with("down.weight");
+      const auto branches = joins ? 2.0 * static_cast<double>(blocks.size()) : 1.0;
+      torch::nn::init::normal_(item.value(), 0.0, 0.02 / std::sqrt(branches));
     }
   }
 

@@ -25,7 +25,7 @@ struct Options {
   std::int64_t steps = 20;
   std::int64_t accumulate = 1;
   std::uint64_t seed = 1;
-  double learning_rate = 2e-3;
+  double learning_rate = 3e-3;
   double dropout = 0.1;
   std::string device = "cpu";
   std::string autocast;  // empty: off

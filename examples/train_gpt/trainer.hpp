@@ -91,9 +91,9 @@ class Trainer {
     model_ = Gpt(Shape{text.vocabulary(), options.layers, options.width, options.heads, options.seq,
                        options.dropout});
     model_->to(device_);
-    constexpr double kDecay = 0.1;
-    optimizer_.emplace(model_->parameters(),
-                       torch::optim::AdamWOptions(options.learning_rate).weight_decay(kDecay));
+    optimizer_.emplace(
+        model_->parameters(),
+        torch::optim::AdamWOptions(options.learning_rate).weight_decay(0.1).betas({0.9, 0.95}));
     use(policy);
   }
 
