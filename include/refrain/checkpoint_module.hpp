@@ -82,7 +82,7 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   // LibTorch calls it on the children that a cloned parent has made anew.
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
     const auto copy = std::dynamic_pointer_cast<Derived>(other.clone(device));
-    TORCH_CHECK(copy != nullptr, "refrain: cannot clone ", other.name(), " into a Checkpoint of ", this->name());
+    if (copy == nullptr) fail_clone(other.name(), this->name());
     this->become(*copy);
     settings_ = copy->settings_;
     enabled_ = copy->enabled_;
@@ -107,7 +107,8 @@ class CheckpointImpl<M, Result(Arguments...)>
  public:
   using detail::CheckpointedModule<CheckpointImpl, M>::CheckpointedModule;
 
-  Result forward(Arguments... arguments) { return this->call(std::forward<Arguments>(arguments)...); }
+  // By value: what a reference refers to may be gone after the call.
+  std::decay_t<Result> forward(Arguments... arguments) { return this->call(std::forward<Arguments>(arguments)...); }
 };
 
 template <class M>

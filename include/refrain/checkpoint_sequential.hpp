@@ -107,7 +107,7 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
   // LibTorch calls it on the children that a cloned parent has made anew.
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
     const auto copy = std::dynamic_pointer_cast<CheckpointSequentialImpl>(other.clone(device));
-    TORCH_CHECK(copy != nullptr, "refrain: cannot clone ", other.name(), " into a CheckpointSequential");
+    if (copy == nullptr) detail::fail_clone(other.name(), "a CheckpointSequential");
     become(*copy);
     policy_ = copy->policy_;
     options_ = copy->options_;

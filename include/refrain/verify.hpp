@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/short_what.hpp>
 #include <refrain/detail/step_trace.hpp>
 #include <refrain/replay.hpp>
 #include <refrain/verify_report.hpp>
@@ -89,7 +90,7 @@ class Verifier {
     try {
       run_step(trace, owned, gradients_come_back, captured);
     } catch (const std::exception& error) {
-      trace.error = error.what();
+      trace.error = short_what(error);
     }
     made_tensors_ = Owned::of(thing_).buffers.size() != owned.buffers.size() ||
                     Owned::of(thing_).parameters.size() != owned.parameters.size();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
 #include <refrain/visit_tensors.hpp>
 
 #include <torch/nn/modules/container/any.h>
+
+#include <fmt/format.h>
 
 #include <tuple>
 #include <utility>
@@ -33,7 +36,10 @@ class StageValue {
     } else if (values_.size() == 3) {
       out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1]), std::move(values_[2])));
     } else {
-      TORCH_CHECK(values_.size() == 4, "refrain: the first layer of a chain takes 1 to 4 inputs, got ", values_.size());
+      if (values_.size() != 4) {
+        throw OptionError(fmt::format("the first layer of a chain takes 1 to 4 inputs, got {}.", values_.size()),
+                          "pack them into a tuple or a struct.");
+      }
       out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1]), std::move(values_[2]),
                                       std::move(values_[3])));
     }

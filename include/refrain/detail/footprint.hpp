@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,10 @@ struct OutsideRead {
 struct OutsideWrite {
   at::Tensor live;   ///< Shares storage and version with the tensor.
   at::Tensor entry;  ///< What it held before the run's first write.
+  // Set where the storage does not own its memory (`from_blob`): who may have made it for this run alone.
+  std::optional<WeakTensor> lender = std::nullopt;
+
+  [[nodiscard]] bool memory_is_there() const { return !lender || !lender->expired(); }
 };
 
 /// What one run of a region touches outside itself: found by watching its operators, so modules, captures of a lambda
@@ -91,12 +96,18 @@ class Footprint final : public OpObserver {
   [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const { return input_entries_[index]; }
   [[nodiscard]] const std::vector<OutsideWrite>& writes() const { return writes_; }
 
-  /// What was read and not written: what was written is put back for a replay and needs no check.
+  /// What was read and not written as a whole: what was is put back for a replay and needs no check.
   [[nodiscard]] std::vector<OutsideRead> reads_left_unwritten() const {
     std::vector<OutsideRead> kept;
     kept.reserve(reads_.size());
     for (const OutsideRead& read : reads_) {
-      if (!contains(written_storages_, read.storage)) kept.push_back(read);
+      if (!contains(written_storages_, read.storage)) {
+        kept.push_back(read);
+      } else if (const auto tensor = read.tensor.lock(); tensor && written_in_part(tensor.get())) {
+        // What is put back is a part of it; nobody else may have changed the rest.
+        kept.push_back(read);
+        kept.back().version = VersionMark(at::Tensor(tensor));
+      }
     }
     return kept;
   }
@@ -122,11 +133,28 @@ class Footprint final : public OpObserver {
     return births_->born.find(tensor.unsafeGetTensorImpl()) >= start_;
   }
 
+  /// Call after the run. An argument that it changed is a copy in the replay, where nobody else may have held its memory.
+  void refuse_changed_arguments_held_elsewhere() const {
+    for (const OutsideRead& read : reads_) {
+      if (!contains(written_storages_, read.storage)) continue;
+      const auto alive = read.tensor.lock();
+      if (!alive || is_input(alive.get())) continue;
+      for (std::size_t i = 0; i < inputs_.size(); ++i) {
+        if (input_entries_[i].defined() && storage_of(inputs_[i]) == read.storage) {
+          refuse(inputs_[i], "changes an argument whose memory a captured tensor shares");
+        }
+      }
+    }
+  }
+
   /// Call inside the run, before anything else: it will change the tensor where operators do not show it.
   void declare_written(const at::Tensor& tensor) {
     const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());
     for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
-      if (region->captured_.set(tensor.unsafeGetTensorImpl(), 0)) region->keep_entry(tensor, storage_of(tensor), false);
+      if (region->captured_.find(tensor.unsafeGetTensorImpl()) == PointerMap::kAbsent) {
+        region->captured_.set(tensor.unsafeGetTensorImpl(), kRead);
+      }
+      region->keep_entry(tensor, storage_of(tensor), /*tracked=*/false);
     }
   }
 
@@ -152,7 +180,7 @@ class Footprint final : public OpObserver {
     for (std::size_t i = 0; i < traits.returns; ++i) {
       for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
         const void* const impl = tensor.unsafeGetTensorImpl();
-        work_.bytes += static_cast<std::int64_t>(tensor.nbytes());
+        work_.bytes += bytes_of(tensor);
         // An operator may hand back an argument as it is.
         if (captured_.find(impl) != PointerMap::kAbsent) return;
         births_->born.set(impl, births_->clock);
@@ -199,7 +227,8 @@ class Footprint final : public OpObserver {
     // Autograd makes a new tensor of what it saved, in the same memory, where no operator shows it.
     if (born < start_) born = std::max(born, births_->born.find(storage_of(tensor)));
     for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
-      if (!region->captured_.set(impl, 0)) break;
+      if (region->captured_.find(impl) != PointerMap::kAbsent) break;
+      region->captured_.set(impl, kRead);
       region->outside_storages_.push_back(storage_of(tensor));
       region->reads_.push_back(
           {VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage_of(tensor), &op.schema(), argument});
@@ -229,6 +258,15 @@ class Footprint final : public OpObserver {
     }
   }
 
+  bool written_in_part(const c10::TensorImpl* impl) const {
+    return !is_input(impl) && captured_.find(impl) != kWritten;
+  }
+
+  bool is_input(const c10::TensorImpl* impl) const {
+    return std::any_of(inputs_.begin(), inputs_.end(),
+                       [&](const at::Tensor& input) { return input.unsafeGetTensorImpl() == impl; });
+  }
+
   /// Whether the storage came from outside: an argument or something captured. Its address may have been used before.
   bool holds(const void* storage) const {
     return contains(outside_storages_, storage) && births_->born.find(storage) < start_;
@@ -248,7 +286,15 @@ class Footprint final : public OpObserver {
     if (captured) captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
     at::Tensor live = tensor.detach();
     at::Tensor entry = live.clone();
-    writes_.push_back({std::move(live), std::move(entry)});
+    writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});
+  }
+
+  std::optional<WeakTensor> lender_of(const at::Tensor& tensor, const void* storage) const {
+    if (!tensor.has_storage() || tensor.storage().data_ptr().get_context() != nullptr) return std::nullopt;
+    for (const OutsideRead& read : reads_) {
+      if (read.storage == storage) return read.tensor;
+    }
+    return std::nullopt;
   }
 
   /// True if an argument of the region lives in `storage`; its replay then reads a copy.
@@ -275,7 +321,9 @@ class Footprint final : public OpObserver {
   }
 
   static constexpr std::size_t kUsualReads = 16;
-  static constexpr std::int64_t kWritten = 1;
+  // Of a tensor from outside:
+  static constexpr std::int64_t kRead = 0;
+  static constexpr std::int64_t kWritten = 1;  ///< As a whole, and its entry is kept.
   static inline constinit thread_local Footprint* innermost_ = nullptr;
 
   std::string_view region_;

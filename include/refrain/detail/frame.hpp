@@ -61,9 +61,11 @@ class Frame {
     try {
       if constexpr (std::is_void_v<decltype(call())>) {
         watched_call();
+        footprint.refuse_changed_arguments_held_elsewhere();
         finish(footprint);
       } else {
         auto result = watched_call();
+        footprint.refuse_changed_arguments_held_elsewhere();
         finish(footprint);
         return result;
       }

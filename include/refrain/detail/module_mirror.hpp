@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
+
 #include <torch/nn/module.h>
+
+#include <fmt/format.h>
 
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace refrain::detail {
+
+[[noreturn]] inline void fail_clone(const std::string& from, const std::string& into) {
+  throw Error(fmt::format("cannot clone {} into {}, which was registered under its name.", from, into),
+              "likely cause: the parent's reset() registers another kind of module than its constructor did.");
+}
 
 /// A module that stands in another's place in the tree: the same name, parameters, buffers and children under the same
 /// keys, so that a parent, an optimizer and an archive see no difference.
@@ -84,7 +94,7 @@ class ModuleMirror : public torch::nn::Module {
   };
 
   static const std::shared_ptr<M>& checked(const std::shared_ptr<M>& inner) {
-    TORCH_CHECK(inner != nullptr, "refrain::checkpoint: the module holder is empty");
+    if (inner == nullptr) throw OptionError("checkpoint: the module holder is empty.", "give it a module first.");
     return inner;
   }
 

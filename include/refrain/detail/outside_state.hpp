@@ -24,10 +24,13 @@ class OutsideStateScope {
     now_.reserve(writes.size());
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
+      if (!write.memory_is_there()) continue;
       now_.push_back({write.live, write.live.clone(), VersionMark(write.live)});
     }
     // Newest first: a later entry may lie over an earlier one.
-    for (auto write = writes.rbegin(); write != writes.rend(); ++write) copy_contents(write->live, write->entry);
+    for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
+      if (write->memory_is_there()) copy_contents(write->live, write->entry);
+    }
   }
 
   ~OutsideStateScope() {

@@ -44,7 +44,8 @@ class EngineProxy final : public torch::autograd::Engine {
   /// Makes sure that this thread's hook makers are asked. Costs a comparison when nothing changed.
   static void install() {
     EngineProxy& proxy = instance();
-    if (&Engine::get_default_engine() != &proxy) proxy.chain();
+    Engine* const current = &Engine::get_default_engine();
+    if (current != &proxy && current != proxy.leads_here_.load(std::memory_order_relaxed)) proxy.chain();
   }
 
   ~EngineProxy() override { stop(); }
@@ -63,6 +64,7 @@ class EngineProxy final : public torch::autograd::Engine {
   }
 
   std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    if (asked_for_ == this) asked_for_ = nullptr;
     return previous().make_anomaly_metadata();
   }
 
@@ -92,11 +94,22 @@ class EngineProxy final : public torch::autograd::Engine {
     const std::lock_guard<std::mutex> lock(mutex_);
     Engine& current = Engine::get_default_engine();
     if (&current == this) return;
+    if (previous_.load() != nullptr && leads_here(current)) return leads_here_.store(&current);
     previous_.store(&current);
     torch::autograd::set_default_engine_stub([]() -> Engine& { return instance(); });
   }
 
+  /// Whether an engine that took our place hands on to us: another copy of this proxy does, Python's engine does not.
+  bool leads_here(Engine& engine) {
+    asked_for_ = this;
+    const auto unused = engine.make_anomaly_metadata();
+    return std::exchange(asked_for_, nullptr) == nullptr;
+  }
+
+  static inline constinit thread_local EngineProxy* asked_for_ = nullptr;
+
   std::mutex mutex_;
+  std::atomic<Engine*> leads_here_{nullptr};
   std::atomic<Engine*> previous_{nullptr};
 };
 

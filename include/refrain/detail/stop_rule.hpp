@@ -30,7 +30,7 @@ class StopRule {
       work_then_ = footprint.work();
       skipped_.bytes = 0;
     }
-    skipped_.bytes += static_cast<std::int64_t>(tensor.nbytes());
+    skipped_.bytes += bytes_of(tensor);
     if (at_once_) at_once_ = tensor.requires_grad() ? !from_custom_function(tensor) : footprint.is_settled(tensor);
   }
 

@@ -65,6 +65,20 @@ class AutocastState {
   bool cache_ = true;
 };
 
+/// Makes autocast cast anew while it lives.
+class AutocastCacheOff {
+ public:
+  AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~AutocastCacheOff() { at::autocast::set_autocast_cache_enabled(before_); }
+  AutocastCacheOff(const AutocastCacheOff&) = delete;
+  AutocastCacheOff& operator=(const AutocastCacheOff&) = delete;
+
+ private:
+  bool before_;
+};
+
 /// The accelerator devices that `tensors` are on, and the current one if it is in use.
 [[nodiscard]] inline std::vector<at::Device> accelerators_in_play(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Device> devices;

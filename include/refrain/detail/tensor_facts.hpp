@@ -29,6 +29,11 @@ struct TensorFacts {
   }
 };
 
+/// Bytes of a dense tensor; 0 for sparse and other layouts, which do not tell.
+[[nodiscard]] inline std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
 /// "float32[8, 128, 64] on cpu"
 [[nodiscard]] inline std::string to_string(const TensorFacts& facts) {
   std::string dtype;

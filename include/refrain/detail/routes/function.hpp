@@ -40,6 +40,7 @@ class FunctionFrame final : public Frame {
            const Call& call) {
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
+    const AutocastCacheOff own_casts;  // a cast made before the region would be a part of its graph that no replay has
     const GraphBorder border;
     if constexpr (std::is_void_v<decltype(call())>) {
       first_run(inputs, footprint, nullptr, call);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/frame.hpp>
+#include <refrain/detail/short_what.hpp>
 #include <refrain/detail/slots.hpp>
 #include <refrain/detail/stop_rule.hpp>
 #include <refrain/detail/stream_order.hpp>
@@ -110,24 +111,36 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
     std::unique_ptr<torch::autograd::SavedVariableHooks> make() override { return std::make_unique<Hook>(*this); }
 
+    ~Rebuilder() { values_->clear(); }
+    Rebuilder(const Rebuilder&) = delete;
+    Rebuilder& operator=(const Rebuilder&) = delete;
+
     [[nodiscard]] bool stopped() const { return stopped_; }
     [[nodiscard]] const SlotComparison& comparison() const { return comparison_; }
 
    private:
-    /// What the replay's own graph holds: the body may call `autograd::grad` itself.
+    /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may also keep a result, and
+    /// with it that graph: the values go when the replay is over all the same.
     class Hook final : public torch::autograd::SavedVariableHooks {
      public:
-      explicit Hook(Rebuilder& rebuilder) : rebuilder_(rebuilder) {}
+      explicit Hook(Rebuilder& rebuilder) : rebuilder_(&rebuilder), values_(rebuilder.values_) {}
       void call_pack_hook(const at::Tensor& tensor) override {
+        index_ = values_->size();
         // Detached, or it would hold the graph that holds it.
-        value_ = tensor.tensor_data();
-        rebuilder_.saved(value_, tensor);
+        values_->push_back(tensor.tensor_data());
+        rebuilder_->saved(values_->back(), tensor);
       }
-      at::Tensor call_unpack_hook() override { return value_; }
+      at::Tensor call_unpack_hook() override {
+        if (index_ < values_->size()) return (*values_)[index_];
+        throw Error("a backward pass runs through a tensor that a replay made, after that replay.",
+                    "likely cause: a region keeps one of its results in a member, and it is used later.",
+                    "use the first run's result, or return it from the region.");
+      }
 
      private:
-      Rebuilder& rebuilder_;
-      at::Tensor value_;
+      Rebuilder* rebuilder_;  // while it packs
+      std::shared_ptr<std::vector<at::Tensor>> values_;
+      std::size_t index_ = 0;
     };
 
     void saved(const at::Tensor& value, const at::Tensor& tensor) {
@@ -137,7 +150,6 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       Slot& slot = frame_.slots_[index];
       if (slot.wanted) {
         if (!slot.rebuilt.defined()) slot.rebuilt = value;
-        frame_.order_.mark(value.device());
       }
       const bool last = index + 1 == comparison_.expected();
       if (!last || !frame_.stops_early()) return;
@@ -148,6 +160,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
     HooksFrame& frame_;
     SlotComparison comparison_;
+    std::shared_ptr<std::vector<at::Tensor>> values_ = std::make_shared<std::vector<at::Tensor>>();
     bool stopped_ = false;
   };
 
@@ -191,15 +204,22 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
         drop_slots();
         throw;
       }
-      thrown = error.what();
+      thrown = short_what(error);
     } catch (...) {
       drop_slots();
       fail_non_standard();
     }
-    if (rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty())) return;
-    if (options().check() == Check::None && slots_[asked_for].rebuilt.defined()) return;
+    const bool as_before = rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
+    if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined())) return mark_streams();
     drop_slots();
     rebuilder.comparison().fail(name(), thrown);
+  }
+
+  /// Once all is rebuilt: other streams wait for the last of it.
+  void mark_streams() {
+    for (const Slot& slot : slots_) {
+      if (slot.rebuilt.defined()) order_.mark(slot.rebuilt.device());
+    }
   }
 
   [[noreturn]] void fail_moved(std::size_t index) const {
