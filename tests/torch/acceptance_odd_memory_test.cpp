@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory that is shared, borrowed, written in part, sparse, or kept by the body: each as in a plain run, or refused.
+#include "../support/live_bytes.hpp"
+#include "../support/seeded.hpp"
+#include "../support/twin.hpp"
+
+#include <refrain/refrain.hpp>
+
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <vector>
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class OddMemory : public support::Seeded {
+ protected:
+  torch::Tensor x = torch::randn({16, 8}, torch::requires_grad());
+};
+
+struct KeepsItsResultImpl : torch::nn::Module {
+  KeepsItsResultImpl() { register_module("linear", linear); }
+  torch::Tensor forward(torch::Tensor input) {
+    last = linear(input).sin();
+    return last.cos().exp();
+  }
+  torch::nn::Linear linear{8, 8};
+  torch::Tensor last;
+};
+TORCH_MODULE(KeepsItsResult);
+
+struct GivesAReferenceImpl : torch::nn::Module {
+  const torch::Tensor& forward(const torch::Tensor& input) {
+    result = input.sin();
+    return result;
+  }
+  torch::Tensor result;
+};
+TORCH_MODULE(GivesAReference);
+
+TEST_F(OddMemory, AKeptResultOfAReplayHoldsNoActivationsAndSaysSoWhenUsed) {
+  auto block = refrain::checkpoint(KeepsItsResult());
+  block(x).sum().backward();
+  EXPECT_THAT([&] { block->inner()->last.sum().backward(); },
+              ThrowsMessage<refrain::Error>(HasSubstr("a tensor that a replay made, after that replay")));
+}
+
+TEST_F(OddMemory, AForwardThatGivesAReferenceServesInsideASequential) {
+  torch::nn::Sequential net(refrain::checkpoint(GivesAReference()), torch::nn::Linear(8, 2));
+  net->forward(x).sum().backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST_F(OddMemory, SparseTensorsPassThroughARegion) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto input = step.leaf(torch::randn({16, 8}));
+    const auto graph = torch::eye(16).to_sparse();
+    step.backward(wrap([graph](torch::Tensor t) { return torch::mm(graph, t).sin().exp(); })(input));
+  });
+}
+
+TEST_F(OddMemory, MemoryBorrowedWithinTheBodyIsNotTouchedAfterwards) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto input = step.leaf(torch::randn({16, 8}));
+    step.backward(wrap([](torch::Tensor t) {
+      std::vector<float> numbers(8, 1.0F);
+      auto borrowed = torch::from_blob(numbers.data(), {8});
+      borrowed.add_(1);
+      return (t * borrowed.clone()).sin();
+    })(input));
+  });
+}
+
+TEST_F(OddMemory, BorrowedMemoryThatAFunctionCapturesMovesOnce) {
+  std::vector<float> numbers(8, 0.0F);
+  auto borrowed = torch::from_blob(numbers.data(), {8});
+  auto quiet = refrain::checkpoint([borrowed](torch::Tensor t) {
+    borrowed.add_(1);
+    return (t + borrowed).sin();
+  });
+  quiet(x).sum().backward();
+  EXPECT_EQ(numbers[0], 1.0F);
+  EXPECT_TRUE(torch::equal(x.grad(), (x + 1).cos().detach()));
+}
+
+TEST_F(OddMemory, APartThatIsWrittenMovesOnceAndTheRestIsWatched) {
+  auto table = torch::zeros({4, 8});
+  auto quiet = refrain::checkpoint([table](torch::Tensor t) {
+    table[0].add_(1);
+    return (t + table[0] + table[1]).sin();
+  });
+  quiet(x).sum().backward();
+  EXPECT_EQ(table.sum().item<float>(), 8.0F);
+  EXPECT_TRUE(torch::equal(x.grad(), (x + 1).cos().detach()));
+
+  auto y = quiet(x).sum();
+  table[1].add_(1);
+  EXPECT_THAT([&] { y.backward(); }, ThrowsMessage<refrain::DivergenceError>(HasSubstr("was changed in place")));
+}
+
+TEST_F(OddMemory, AnArgumentChangedWhileACapturedTensorSharesItsMemoryIsRefused) {
+  auto shared = torch::zeros({8});
+  auto quiet = refrain::checkpoint([shared](torch::Tensor t, torch::Tensor offset) {
+    {
+      const torch::NoGradGuard no_grad;
+      shared.add_(1);
+    }
+    return (t + offset).sin();
+  });
+  EXPECT_THAT([&] { quiet(x, shared.view({8})); },
+              ThrowsMessage<refrain::Error>(HasSubstr("whose memory a captured tensor shares")));
+}
+
+TEST_F(OddMemory, ATensorWrittenManyTimesIsCopiedOnce) {
+  auto counter = torch::zeros({1024});
+  auto quiet = refrain::checkpoint([counter](torch::Tensor t) {
+    for (int i = 0; i < 50; ++i) counter.add_(1);
+    return t.sin();
+  });
+  const auto before = support::live_bytes();
+  auto y = quiet(x);
+  EXPECT_LT(support::live_bytes() - before, 3 * 4096);
+  y.sum().backward();
+  EXPECT_EQ(counter[0].item<float>(), 50.0F);
+}
+
+TEST_F(OddMemory, OneCastServesTwoRegionsOnTheFunctionRoute) {
+  torch::nn::Linear linear(8, 8);
+  auto quiet = refrain::checkpoint([&](torch::Tensor t) { return linear(t); }, refrain::Route::Function);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::increment_nesting();
+  auto y = quiet(x) + quiet(x);
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  y.sum().backward();
+  EXPECT_TRUE(linear->weight.grad().defined());
+}
+
+TEST_F(OddMemory, AVeryLongChainIsDroppedWithoutDeepRecursion) {
+  auto step = refrain::checkpoint([](torch::Tensor t) { return t.sin(); });
+  auto y = x;
+  for (int i = 0; i < 20000; ++i) y = step(y);
+  y.reset();
+  SUCCEED();
+}
+
+}  // namespace
