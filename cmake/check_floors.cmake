@@ -12,7 +12,7 @@ set(refrain_floor_2
     "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
     "detail/(outside_state|random_state|stream_order|footprint|operator_traits|tensor_facts)"
     "detail/(region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
-    "detail/(random_turn|short_what|step_meter|step_trace|tensor_difference)")
+    "detail/(turn|short_what|step_meter|step_trace|tensor_difference)")
 set(refrain_floor_3 tier tier/.+)
 set(refrain_floor_4 replay "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler verify record lint fit refrain)

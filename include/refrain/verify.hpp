@@ -209,12 +209,10 @@ class Verifier {
   }
 
   [[nodiscard]] std::vector<RandomState> generators() {
-    std::vector<at::Tensor> tensors;
-    for_each_tensor_in(inputs_, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
     std::vector<at::Generator> extra;
     if constexpr (requires { thing_.options().generators(); }) extra = thing_.options().generators();
     if constexpr (requires { thing_->options().generators(); }) extra = thing_->options().generators();
-    return random_states(tensors, extra);
+    return random_states(extra);
   }
 
   [[nodiscard]] std::vector<Difference> compare(const StepTrace& plain, const StepTrace& quiet) const {

@@ -5,10 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/OptionalArrayRef.h>
 
 #include <cstddef>
-#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -27,31 +30,52 @@ class Body {
   virtual void run(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>* outputs) = 0;
 };
 
-/// How an argument is kept: by value, and views of someone else's memory as what they view.
-template <class Argument>
+/// How an argument is kept for the replay, and lent to it: by value, and views of someone else's memory as what they view.
+template <class T>
 struct Kept {
-  using type = std::decay_t<Argument>;
+  using type = T;
+  static const T& keep(const T& value) { return value; }
+  static T& lend(T& kept) { return kept; }
+};
+template <class View, class Owner>
+struct KeptView {
+  using type = Owner;
+  static Owner keep(const View& view) { return Owner(view.begin(), view.end()); }
+  static View lend(Owner& kept) { return View(kept); }
+};
+template <class View, class Optional>
+struct KeptOptionalView {
+  using Inner = Kept<View>;
+  using type = std::optional<typename Inner::type>;
+  static type keep(const Optional& view) { return view.has_value() ? type(Inner::keep(*view)) : std::nullopt; }
+  static Optional lend(type& kept) { return kept ? Optional(Inner::lend(*kept)) : Optional(std::nullopt); }
 };
 template <class T>
-struct Kept<c10::ArrayRef<T>> {
-  using type = std::vector<T>;
-};
+struct Kept<c10::ArrayRef<T>> : KeptView<c10::ArrayRef<T>, std::vector<T>> {};
+template <class T>
+struct Kept<std::span<T>> : KeptView<std::span<T>, std::vector<std::remove_const_t<T>>> {};
 template <>
-struct Kept<std::string_view> {
-  using type = std::string;
-};
+struct Kept<std::string_view> : KeptView<std::string_view, std::string> {};
+template <class T>
+struct Kept<std::optional<c10::ArrayRef<T>>> : KeptOptionalView<c10::ArrayRef<T>, std::optional<c10::ArrayRef<T>>> {};
+template <class T>
+struct Kept<c10::OptionalArrayRef<T>> : KeptOptionalView<c10::ArrayRef<T>, c10::OptionalArrayRef<T>> {};
+
+template <class T>
+inline constexpr bool kIsInitializerList = false;
+template <class T>
+inline constexpr bool kIsInitializerList<std::initializer_list<T>> = true;
+
 template <class Argument>
 using kept_t = typename Kept<std::decay_t<Argument>>::type;
 
 template <class Argument>
 kept_t<Argument> keep_argument(const std::decay_t<Argument>& value) {
+  static_assert(!kIsInitializerList<std::decay_t<Argument>>,
+                "refrain: a region cannot keep a std::initializer_list for the replay: pass a std::vector");
   static_assert(std::is_copy_constructible_v<kept_t<Argument>>,
                 "refrain: a region keeps its arguments by value for the replay: they must be copyable");
-  if constexpr (std::is_same_v<kept_t<Argument>, std::decay_t<Argument>>) {
-    return value;
-  } else {
-    return kept_t<Argument>(value.begin(), value.end());
-  }
+  return Kept<std::decay_t<Argument>>::keep(value);
 }
 
 /// Calls `Callee` with arguments of the same types and value categories as in the first run.
@@ -80,7 +104,7 @@ class BoundBody final : public Body {
     } else if constexpr (std::is_same_v<kept_t<Argument>, std::decay_t<Argument>>) {
       return static_cast<Argument&&>(kept);
     } else {
-      return std::decay_t<Argument>(kept);
+      return Kept<std::decay_t<Argument>>::lend(kept);
     }
   }
 

@@ -151,10 +151,9 @@ class Footprint final : public OpObserver {
   void declare_written(const at::Tensor& tensor) {
     const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());
     for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
-      if (region->captured_.find(tensor.unsafeGetTensorImpl()) == PointerMap::kAbsent) {
-        region->captured_.set(tensor.unsafeGetTensorImpl(), kRead);
-      }
-      region->keep_entry(tensor, storage_of(tensor), /*tracked=*/false);
+      if (region->captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) continue;
+      region->captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
+      region->declare_entry(tensor);
     }
   }
 
@@ -211,11 +210,6 @@ class Footprint final : public OpObserver {
     }
   }
 
-  static const void* storage_of(const at::Tensor& tensor) {
-    return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())
-                                : tensor.unsafeGetTensorImpl();
-  }
-
   static bool contains(const std::vector<const void*>& pointers, const void* pointer) {
     return std::find(pointers.begin(), pointers.end(), pointer) != pointers.end();
   }
@@ -252,9 +246,11 @@ class Footprint final : public OpObserver {
 
   void note_write(const at::Tensor& tensor, bool tracked) {
     const void* const storage = storage_of(tensor);
-    for (Footprint* region = this; region != nullptr; region = region->parent_) {
-      if (!region->holds(storage)) break;  // made in here: also inside every region around
-      region->keep_entry(tensor, storage, tracked);
+    // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one that died.
+    const std::int64_t born = births_->born.find(storage);
+    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
+      // Memory that nobody has been seen to make or read is taken as outside where that costs no more than a copy.
+      if (!tracked || region->holds(storage)) region->keep_entry(tensor, storage, tracked);
     }
   }
 
@@ -272,6 +268,14 @@ class Footprint final : public OpObserver {
     return contains(outside_storages_, storage) && births_->born.find(storage) < start_;
   }
 
+  void declare_entry(const at::Tensor& tensor) {
+    const void* const storage = storage_of(tensor);
+    const at::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
+    if (!contains(written_storages_, storage)) written_storages_.push_back(storage);
+    if (!keep_input_entry(storage)) keep_entry_of(tensor, storage);
+  }
+
   void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
     const bool first = !contains(written_storages_, storage);
     const at::NoGradGuard no_grad;
@@ -280,10 +284,26 @@ class Footprint final : public OpObserver {
     if (keep_input_entry(storage)) return;
     if (tracked && tracked_writes_ == TrackedWrites::LetPass) return;
     if (tracked) refuse(tensor, "changes a captured tensor that gradients flow through");
-    // One entry serves for all writes to one tensor; a view made in here may share its address with a later one.
-    const bool captured = captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent;
-    if (captured && captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) return;
-    if (captured) captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
+    if (!keep_whole_entries(storage)) keep_entry_of(tensor, storage);
+  }
+
+  /// One entry of each captured tensor in the storage serves for all writes to it, through whatever views. False if there
+  /// is no such tensor.
+  bool keep_whole_entries(const void* storage) {
+    bool any = false;
+    for (std::size_t i = 0; i < reads_.size(); ++i) {
+      if (reads_[i].storage != storage) continue;
+      const auto alive = reads_[i].tensor.lock();
+      if (!alive) continue;
+      any = true;
+      if (captured_.find(alive.get()) == kWritten) continue;
+      captured_.set(alive.get(), kWritten);
+      keep_entry_of(at::Tensor(alive), storage);
+    }
+    return any;
+  }
+
+  void keep_entry_of(const at::Tensor& tensor, const void* storage) {
     at::Tensor live = tensor.detach();
     at::Tensor entry = live.clone();
     writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});

@@ -45,11 +45,10 @@ class Frame {
   [[nodiscard]] const std::string& name() const { return settings_->name; }
   [[nodiscard]] const CheckpointOptions& options() const { return settings_->options; }
 
-  /// Runs `call` while watching what it touches. `inputs` as given to the constructor.
+  /// Runs `call` while watching what it touches.
   template <class Call>
-  auto first_run(const std::vector<at::Tensor>& inputs, Footprint& footprint, HookMaker* hooks,
-                           const Call& call) {
-    const EntryRandomState random(options().rng() == Rng::Preserve, inputs, options().generators());
+  auto first_run(Footprint& footprint, HookMaker* hooks, const Call& call) {
+    const EntryRandomState random(options().rng() == Rng::Preserve, options().generators());
     running_ = &footprint;
     running_random_ = &random;
     const auto watched_call = [&] {
@@ -71,6 +70,7 @@ class Frame {
       }
     } catch (...) {
       finish(footprint);  // an input changed in place would otherwise hold its own graph
+      first_run_threw_ = true;
       throw;
     }
   }
@@ -96,12 +96,27 @@ class Frame {
   }
 
  protected:
-  ~Frame() = default;
+  ~Frame() { drop_one_by_one(std::move(inputs_)); }
 
-  /// The body itself may call for a replay, by taking gradients of what it has made so far.
-  [[nodiscard]] bool first_run_goes_on() const { return running_ != nullptr; }
+  /// Whether the body did more than what it saved until now tells: it may call for a replay itself, by taking gradients of
+  /// what it has made so far, or may have ended in an exception.
+  [[nodiscard]] bool first_run_is_incomplete() const { return running_ != nullptr || first_run_threw_; }
 
  private:
+  /// An input's graph may hold the last reference to the frame before this one, and so on: without deep recursion.
+  static void drop_one_by_one(RegionInputs&& inputs) {
+    static constinit thread_local std::vector<RegionInputs>* waiting = nullptr;
+    if (waiting != nullptr) return waiting->push_back(std::move(inputs));
+    std::vector<RegionInputs> list;
+    waiting = &list;
+    list.push_back(std::move(inputs));
+    while (!list.empty()) {
+      const RegionInputs goes = std::move(list.back());
+      list.pop_back();
+    }
+    waiting = nullptr;
+  }
+
   void finish(Footprint& footprint) {
     surroundings_.set_random(running_random_->drawn_from());
     running_ = nullptr;
@@ -151,6 +166,8 @@ class Frame {
   // While the first run goes on:
   Footprint* running_ = nullptr;
   const EntryRandomState* running_random_ = nullptr;
+
+  bool first_run_threw_ = false;
 };
 
 }  // namespace refrain::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/turn.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -20,7 +21,7 @@ namespace refrain::detail {
 /// reader on another thread. Versions end as they were. Cost: three copies of each buffer that the region writes.
 class OutsideStateScope {
  public:
-  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) {
+  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) : turn_(storages_of(writes)) {
     now_.reserve(writes.size());
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
@@ -60,6 +61,13 @@ class OutsideStateScope {
     to.copy_(from);
   }
 
+  static std::vector<const void*> storages_of(const std::vector<OutsideWrite>& writes) {
+    std::vector<const void*> storages;
+    for (const OutsideWrite& write : writes) storages.push_back(storage_of(write.live));
+    return storages;
+  }
+
+  Turn turn_;
   std::vector<Now> now_;
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <refrain/detail/random_state.hpp>
-#include <refrain/detail/random_turn.hpp>
+#include <refrain/detail/turn.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -79,30 +79,25 @@ class AutocastCacheOff {
   bool before_;
 };
 
-/// The accelerator devices that `tensors` are on, and the current one if it is in use.
-[[nodiscard]] inline std::vector<at::Device> accelerators_in_play(const std::vector<at::Tensor>& inputs) {
+/// The accelerator devices in use: code may move its tensors to any of them, and draw there.
+[[nodiscard]] inline std::vector<at::Device> accelerators_in_play() {
   std::vector<at::Device> devices;
   const auto accelerator = at::getAccelerator();
   if (!accelerator) return devices;
-  const auto add = [&devices](at::Device device) {
-    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
-  };
-  for (const at::Tensor& input : inputs) {
-    if (input.defined() && input.device().type() == *accelerator) add(input.device());
-  }
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
-  if (hooks.deviceCount() == 0) return devices;  // a CUDA LibTorch where there is no GPU
-  if (hooks.hasPrimaryContext(hooks.getCurrentDevice())) add(at::Device(*accelerator, hooks.getCurrentDevice()));
+  const c10::DeviceIndex count = hooks.deviceCount();  // 0 for a CUDA LibTorch where there is no GPU
+  for (c10::DeviceIndex i = 0; i < count; ++i) {
+    if (hooks.hasPrimaryContext(i)) devices.emplace_back(*accelerator, i);
+  }
   return devices;
 }
 
-/// Where the random generators stand that code on `tensors` may draw from: the CPU's, those of the accelerators in play,
-/// and `extra`.
+/// Where the random generators stand: the CPU's, those of the accelerators in use, and `extra`.
 template <class States = std::vector<RandomState>>
-[[nodiscard]] States random_states(const std::vector<at::Tensor>& tensors, const std::vector<at::Generator>& extra) {
+[[nodiscard]] States random_states(const std::vector<at::Generator>& extra) {
   States states;
   states.emplace_back(at::globalContext().defaultGenerator(at::kCPU));
-  for (const at::Device device : accelerators_in_play(tensors)) {
+  for (const at::Device device : accelerators_in_play()) {
     states.emplace_back(at::globalContext().defaultGenerator(device));
   }
   for (const at::Generator& generator : extra) states.emplace_back(generator);
@@ -113,9 +108,8 @@ template <class States = std::vector<RandomState>>
 /// size makes the C library tidy its heap.
 class EntryRandomState {
  public:
-  /// Which generators: the CPU's, those of the accelerators that `inputs` are on and of the current one, and `extra`.
-  EntryRandomState(bool enabled, const std::vector<at::Tensor>& inputs, const std::vector<at::Generator>& extra) {
-    if (enabled) states_ = random_states<States>(inputs, extra);
+  EntryRandomState(bool enabled, const std::vector<at::Generator>& extra) {
+    if (enabled) states_ = random_states<States>(extra);
   }
 
   [[nodiscard]] std::vector<RandomState> all() const { return {states_.begin(), states_.end()}; }
@@ -149,7 +143,7 @@ class Surroundings {
   class Scope {
    public:
     explicit Scope(Surroundings& then)
-        : grad_mode_(true), autocast_before_(AutocastState::capture()), turn_(then.random_) {
+        : grad_mode_(true), autocast_before_(AutocastState::capture()), turn_(generators_of(then.random_)) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
@@ -172,10 +166,16 @@ class Surroundings {
     Scope& operator=(const Scope&) = delete;
 
    private:
+    static std::vector<const void*> generators_of(const std::vector<RandomState>& states) {
+      std::vector<const void*> generators;
+      for (const RandomState& state : states) generators.push_back(state.generator());
+      return generators;
+    }
+
     at::AutoGradMode grad_mode_;
     AutocastState autocast_before_;
     bool switches_autocast_ = false;
-    RandomTurn turn_;
+    Turn turn_;
     std::vector<RandomState> before_;
   };
 

@@ -29,6 +29,12 @@ struct TensorFacts {
   }
 };
 
+/// What tells the memory of one tensor from another's: its storage, or the tensor itself where it has none.
+[[nodiscard]] inline const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())
+                              : tensor.unsafeGetTensorImpl();
+}
+
 /// Bytes of a dense tensor; 0 for sparse and other layouts, which do not tell.
 [[nodiscard]] inline std::int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;

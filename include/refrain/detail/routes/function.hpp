@@ -43,9 +43,9 @@ class FunctionFrame final : public Frame {
     const AutocastCacheOff own_casts;  // a cast made before the region would be a part of its graph that no replay has
     const GraphBorder border;
     if constexpr (std::is_void_v<decltype(call())>) {
-      first_run(inputs, footprint, nullptr, call);
+      refuse("gives no result to put a gradient into", "return what it makes, or use Route::Hooks.");
     } else {
-      auto result = first_run(inputs, footprint, nullptr, call);
+      auto result = first_run(footprint, nullptr, call);
       if (watch.enabled() && watch.must_stay_plain()) return result;  // with the graph that it has
       if constexpr (!kVisitable<decltype(result)>) refuse("gives a result whose tensors it cannot find",
                                                           "teach the type with visit_tensors, or use Route::Hooks.");

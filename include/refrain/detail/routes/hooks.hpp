@@ -50,11 +50,11 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       drop_rebuilt();
     };
     if constexpr (std::is_void_v<decltype(call())>) {
-      first_run(inputs, footprint, &recorder, call);
+      first_run(footprint, &recorder, call);
       stop_rule_.run_ended(footprint);
       end();
     } else {
-      auto result = first_run(inputs, footprint, &recorder, call);
+      auto result = first_run(footprint, &recorder, call);
       stop_rule_.run_ended(footprint);
       end();
       return result;
@@ -166,7 +166,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   /// While the first run goes on its last tensor is not known to be the last: a replay must end there.
   [[nodiscard]] bool stops_early() const {
-    if (first_run_goes_on() || options().early_stop() == EarlyStop::On) return true;
+    if (first_run_is_incomplete() || options().early_stop() == EarlyStop::On) return true;
     return options().early_stop() == EarlyStop::Auto && stop_rule_.pays();
   }
 
