@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/on_accelerator.hpp"
 #include "support/run_counter.hpp"
-
 #include <refrain/checkpoint.hpp>
 
 #include <c10/core/StreamGuard.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <string>
 #include <thread>
@@ -23,11 +23,13 @@ class DeviceState : public support::OnAccelerator {};
 TEST_F(DeviceState, DropoutDrawsTheSameMaskInTheReplay) {
   expect_same([&] {
     const auto x = leaf(0);
-    const auto region = refrain::checkpoint([](Tensor t) { return torch::dropout(t.exp(), 0.5, true).tanh(); });
+    const auto region =
+        refrain::checkpoint([](Tensor t) { return torch::dropout(t.exp(), 0.5, true).tanh(); });
     const auto y = region(region(x));
     const auto between = torch::dropout(x.detach(), 0.5, true);
     y.sum().backward();
-    return std::vector<Tensor>{y.detach(), x.grad(), between, torch::dropout(x.detach(), 0.5, true)};
+    return std::vector<Tensor>{y.detach(), x.grad(), between,
+                               torch::dropout(x.detach(), 0.5, true)};
   });
 }
 
@@ -91,7 +93,8 @@ TEST_F(DeviceState, TwoDevicesMayAskForOneReplayAtTheSameTime) {
 }
 
 TEST_F(DeviceState, RegionsOnTwoDevicesReplaySideBySide) {
-  const auto region = refrain::checkpoint([](Tensor t) { return torch::dropout(t.exp().tanh(), 0.3, true).sin(); });
+  const auto region =
+      refrain::checkpoint([](Tensor t) { return torch::dropout(t.exp().tanh(), 0.3, true).sin(); });
   for (int i = 0; i < 50; ++i) {
     expect_same([&] {
       std::vector<Tensor> leaves;
@@ -140,7 +143,8 @@ TEST_F(DeviceState, TwoThreadsMayStepOneRegionOnOneDevice) {
 }
 
 TEST_F(DeviceState, AReplayRunsOnTheStreamOfItsForward) {
-  const c10::Stream side = c10::impl::VirtualGuardImpl(support::kFake).getStreamFromGlobalPool(fake_device(0));
+  const c10::Stream side =
+      c10::impl::VirtualGuardImpl(support::kFake).getStreamFromGlobalPool(fake_device(0));
   std::vector<c10::StreamId> ran_on;
   const auto region = refrain::checkpoint([&](Tensor x) {
     ran_on.push_back(c10::impl::VirtualGuardImpl(support::kFake).getStream(fake_device(0)).id());

@@ -2,11 +2,11 @@
 #include "support/messages.hpp"
 #include "support/on_accelerator.hpp"
 #include "support/run_counter.hpp"
-
 #include <refrain/checkpoint.hpp>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <stdexcept>
 #include <string>
@@ -42,7 +42,8 @@ TEST_F(DeviceThreads, GiveThePlainRunsGradients) {
     expect_same([&] {
       const auto x = leaf(0);
       const auto w = leaf(0);
-      const auto region = refrain::checkpoint([w](Tensor t) { return t.mm(w).tanh().softmax(-1); }, stop);
+      const auto region =
+          refrain::checkpoint([w](Tensor t) { return t.mm(w).tanh().softmax(-1); }, stop);
       const auto y = region(region(x));
       y.square().sum().backward();
       return std::vector<Tensor>{y.detach(), x.grad(), w.grad()};
@@ -65,7 +66,8 @@ TEST_F(DeviceThreads, EndNestedRegionsToo) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto inner = refrain::checkpoint([](Tensor t) { return t.sin().exp(); });
-    const auto outer = refrain::checkpoint([inner](Tensor t) { return inner(inner(t).tanh()).tanh(); });
+    const auto outer =
+        refrain::checkpoint([inner](Tensor t) { return inner(inner(t).tanh()).tanh(); });
     outer(x).sum().backward();
     return std::vector<Tensor>{x.grad()};
   });
@@ -108,15 +110,16 @@ TEST_F(DeviceThreads, SurviveAnExceptionThatIsNone) {
     if (refrain::replaying()) throw 42;
     return x.exp();
   });
-  support::expect_says<refrain::Error>({"not a std::exception"}, [&] { region(leaf(0)).sum().backward(); });
+  support::expect_says<refrain::Error>({"not a std::exception"},
+                                       [&] { region(leaf(0)).sum().backward(); });
 }
 
 TEST_F(DeviceThreads, ReportADivergence) {
-  const auto region = refrain::checkpoint([](Tensor x) {
-    return refrain::replaying() ? x.narrow(0, 0, 2).exp() : x.exp();
-  });
-  support::expect_says<refrain::DivergenceError>({"float32[4, 4] on fake:0", "float32[2, 4] on fake:0"},
-                                                 [&] { region(leaf(0)).sum().backward(); });
+  const auto region = refrain::checkpoint(
+      [](Tensor x) { return refrain::replaying() ? x.narrow(0, 0, 2).exp() : x.exp(); });
+  support::expect_says<refrain::DivergenceError>(
+      {"float32[4, 4] on fake:0", "float32[2, 4] on fake:0"},
+      [&] { region(leaf(0)).sum().backward(); });
 }
 
 TEST_F(DeviceThreads, DropWhatARetainedGraphRebuilt) {

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs random programs plain and checkpointed, and prints the smallest form of each that differs.
 
+#include "fuzz/generate.hpp"
+#include "fuzz/shrink.hpp"
+#include "fuzz/twin.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -10,15 +18,6 @@
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
-#include "fuzz/generate.hpp"
-#include "fuzz/shrink.hpp"
-#include "fuzz/twin.hpp"
 
 namespace {
 
@@ -39,8 +38,9 @@ Verdict run(const Program& program) {
 }
 
 const char* name(Verdict::Kind kind) {
-  static constexpr const char* kNames[] = {"equal",    "both throw", "refused", "checkpointed run throws",
-                                           "different", "fault goes unnoticed", "leak"};
+  static constexpr const char* kNames[] = {
+      "equal",     "both throw",           "refused", "checkpointed run throws",
+      "different", "fault goes unnoticed", "leak"};
   return kNames[kind];
 }
 
@@ -77,7 +77,8 @@ struct Plan {
 
 bool wanted(const Program& program, const Plan& plan) {
   const auto text = to_text(program);
-  return std::ranges::none_of(plan.without, [&](const auto& word) { return text.find(word) != std::string::npos; });
+  return std::ranges::none_of(
+      plan.without, [&](const auto& word) { return text.find(word) != std::string::npos; });
 }
 
 int fuzz(const Plan& plan) {
@@ -126,10 +127,12 @@ int main(int argc, char** argv) {
   app.add_option("N", plan.count, "how many programs");
   app.add_option("--seed", plan.seed, "of the first program; the next ones count up");
   app.add_option("--replay", text, "run this program text instead");
-  app.add_option("--replay-file", file, "run the program in this file instead")->check(CLI::ExistingFile);
+  app.add_option("--replay-file", file, "run the program in this file instead")
+      ->check(CLI::ExistingFile);
   app.add_flag("--whole", plan.whole, "print failing programs as they were made, not shrunk");
   app.add_option("--stop-after", plan.enough, "failures");
-  app.add_option("--without", plan.without, "leave out programs whose text holds one of these words");
+  app.add_option("--without", plan.without,
+                 "leave out programs whose text holds one of these words");
   app.add_flag("--tally", plan.tally, "count what programs that both runs refuse were refused for");
   CLI11_PARSE(app, argc, argv);
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "fuzz/ops/table.hpp"
+#include "fuzz/program.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
-
-#include "fuzz/ops/table.hpp"
-#include "fuzz/program.hpp"
 
 namespace refrain_fuzz {
 
@@ -100,9 +100,10 @@ class Generator {
     return s;
   }
   Statement statement(Scope& scope, int depth) {
-    static const std::vector<std::string> kBlocks = {"region", "region",      "region",
+    static const std::vector<std::string> kBlocks = {"region",  "region",      "region",
                                                      "no_grad", "enable_grad", "autocast"};
-    if (depth < kDepth && one_in(6)) return block(scope, kBlocks[static_cast<std::size_t>(below(6))], depth + 1);
+    if (depth < kDepth && one_in(6))
+      return block(scope, kBlocks[static_cast<std::size_t>(below(6))], depth + 1);
     return operation(scope);
   }
 

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
+#include "fuzz/ops/table.hpp"
+#include "fuzz/program.hpp"
 #include <refrain/checkpoint.hpp>
 #include <refrain/options.hpp>
 #include <refrain/replay.hpp>
@@ -16,8 +10,13 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "fuzz/ops/table.hpp"
-#include "fuzz/program.hpp"
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace refrain_fuzz {
 
@@ -49,7 +48,8 @@ class Machine : public std::enable_shared_from_this<Machine> {
     const auto dtype = program.settings.wide ? at::kDouble : at::kFloat;
     state_.parameters = {at::randn({4, 4}, dtype), at::randn({4}, dtype), at::randn({4, 3}, dtype)};
     for (auto& parameter : state_.parameters) parameter.requires_grad_();
-    state_.buffers = {at::zeros({3}, dtype), at::ones({3}, dtype), at::zeros({}, at::kLong), at::ones({1}, dtype)};
+    state_.buffers = {at::zeros({3}, dtype), at::ones({3}, dtype), at::zeros({}, at::kLong),
+                      at::ones({1}, dtype)};
     state_.generator = at::make_generator<at::CPUGeneratorImpl>(program.settings.seed);
   }
 
@@ -98,7 +98,8 @@ class Machine : public std::enable_shared_from_this<Machine> {
   Tensors operation(const Statement& s, Values& values) {
     const auto& op = find_op(s.op);
     auto in = pick(values, s.arguments);
-    for (auto& t : in) t = t.to(state_.parameters[0].scalar_type());  // autocast leaves others behind
+    for (auto& t : in)
+      t = t.to(state_.parameters[0].scalar_type());  // autocast leaves others behind
     if (s.copy_first) in[0] = in[0].clone();
     Call call{in, Dice(s.attribute), state_};
     auto out = op.run(call);
@@ -201,7 +202,10 @@ inline Tensors Machine::region(const Statement& s, const Values& values) {
   }
   if (shape == 2 && in.size() == 2 && s.yields.size() <= 2) {
     auto call = refrain::checkpoint(
-        [body, two](const at::Tensor& x, std::tuple<at::Tensor, int> y) { return two(body({x, std::get<0>(y)})); }, with);
+        [body, two](const at::Tensor& x, std::tuple<at::Tensor, int> y) {
+          return two(body({x, std::get<0>(y)}));
+        },
+        with);
     const auto [first, second] = call(in[0], std::tuple(in[1], 3));
     return {first, second};
   }

@@ -41,14 +41,14 @@ enum class Drive {
 
 struct Settings {
   Drive drive = Drive::Backward;
-  bool wide = true;         // float64, else float32
+  bool wide = true;  // float64, else float32
   bool early_stop = true;
   bool preserve_rng = true;
   bool check = true;
   bool function_route = false;
-  bool autocast = false;    // the whole forward under bfloat16 autocast
-  bool nested = false;      // all of it inside one more region
-  std::uint32_t seed = 0;   // of the tensors and of the generator
+  bool autocast = false;   // the whole forward under bfloat16 autocast
+  bool nested = false;     // all of it inside one more region
+  std::uint32_t seed = 0;  // of the tensors and of the generator
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };

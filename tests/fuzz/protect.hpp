@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "fuzz/ops/table.hpp"
+#include "fuzz/program.hpp"
+
 #include <algorithm>
 #include <map>
 #include <set>
 #include <vector>
-
-#include "fuzz/ops/table.hpp"
-#include "fuzz/program.hpp"
 
 namespace refrain_fuzz {
 
 /// Marks the in-place statements that would write into something a region still has to read.
 ///
 /// Writing into what a region captured, or into its arguments after the call, is an error by
-/// contract, and not what random programs are for. Decided from the text alone, so that first run and replay
-/// cannot decide differently.
+/// contract, and not what random programs are for. Decided from the text alone, so that first run
+/// and replay cannot decide differently.
 class InputProtection {
  public:
   void visit(std::vector<Statement>& body) {
     for (auto& s : body) {
-      if (s.is_block()) block(s);
-      else operation(s);
+      if (s.is_block())
+        block(s);
+      else
+        operation(s);
     }
   }
   void guard(int value) { merge(guarded_, roots(value)); }
@@ -33,7 +35,8 @@ class InputProtection {
   void block(Statement& s) {
     if (s.is_region()) guard_captured(s);
     visit(s.body);
-    if (s.is_region()) for (int value : s.arguments) guard(value);
+    if (s.is_region())
+      for (int value : s.arguments) guard(value);
     for (std::size_t i = 0; i < s.results.size(); ++i) roots_[s.results[i]] = roots(s.yields[i]);
   }
   /// A region may write to an argument that shares memory with nothing else it reads.
@@ -42,7 +45,9 @@ class InputProtection {
     for (int value : s.arguments) {
       for (int root : roots(value)) ++readers[root];
     }
-    const auto passed = [&](int value) { return std::ranges::find(s.arguments, value) != s.arguments.end(); };
+    const auto passed = [&](int value) {
+      return std::ranges::find(s.arguments, value) != s.arguments.end();
+    };
     for (int value : free_values(s.body, s.yields)) {
       if (!passed(value)) guard(value);
     }

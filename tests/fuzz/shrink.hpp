@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "fuzz/program.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <vector>
-
-#include "fuzz/program.hpp"
 
 namespace refrain_fuzz {
 
@@ -33,7 +33,9 @@ class Shrinker {
   /// The statement with this number in `for_each_statement`'s order.
   static Statement& nth(Program& program, int wanted) {
     Statement* found = nullptr;
-    for_each_statement(program.body, [&](Statement& s) { if (wanted-- == 0) found = &s; });
+    for_each_statement(program.body, [&](Statement& s) {
+      if (wanted-- == 0) found = &s;
+    });
     return *found;
   }
 
@@ -60,7 +62,10 @@ class Shrinker {
     for (int i = statement_count(best_) - 1; i >= 0; --i) {
       if (i >= statement_count(best_)) continue;
       auto dropped = best_;
-      if (drop(dropped, i) && attempt(dropped)) { any = true; continue; }
+      if (drop(dropped, i) && attempt(dropped)) {
+        any = true;
+        continue;
+      }
       auto opened = best_;
       if (open(opened, i) && attempt(opened)) any = true;
     }
@@ -71,7 +76,8 @@ class Shrinker {
     bool any = shorten([](Program& p) -> std::vector<int>& { return p.outputs; }, 1);
     for (int i = 0; i < statement_count(best_); ++i) {
       any = shorten([i](Program& p) -> std::vector<int>& { return nth(p, i).arguments; },
-                    nth(best_, i).is_block() ? 0 : 99) || any;
+                    nth(best_, i).is_block() ? 0 : 99) ||
+            any;
       if (nth(best_, i).is_block()) any = yields(i) || any;
     }
     return any;
@@ -88,7 +94,8 @@ class Shrinker {
   }
   bool yields(int index) {
     bool any = false;
-    for (std::size_t i = nth(best_, index).yields.size(); i-- > 0 && nth(best_, index).yields.size() > 1;) {
+    for (std::size_t i = nth(best_, index).yields.size();
+         i-- > 0 && nth(best_, index).yields.size() > 1;) {
       auto candidate = best_;
       auto& s = nth(candidate, index);
       const auto at = static_cast<std::ptrdiff_t>(i);
@@ -141,7 +148,8 @@ class Shrinker {
       if (!read.empty()) instead = *read.begin();
     }
     if (std::ranges::find(gone.results, instead) != gone.results.end()) return false;
-    edit_at(program.body, index, [](auto& body, auto i) { body.erase(body.begin() + static_cast<std::ptrdiff_t>(i)); });
+    edit_at(program.body, index,
+            [](auto& body, auto i) { body.erase(body.begin() + static_cast<std::ptrdiff_t>(i)); });
     Renaming renaming;
     for (int result : gone.results) renaming[result] = instead;
     replace(program, renaming);
@@ -154,7 +162,8 @@ class Shrinker {
       const auto at = body.erase(body.begin() + static_cast<std::ptrdiff_t>(i));
       body.insert(at, block.body.begin(), block.body.end());
     });
-    for (std::size_t i = 0; i < block.results.size(); ++i) replace(program, {{block.results[i], block.yields[i]}});
+    for (std::size_t i = 0; i < block.results.size(); ++i)
+      replace(program, {{block.results[i], block.yields[i]}});
     return true;
   }
   static int first_value(const Program& program) { return program.body.at(0).results.at(0); }

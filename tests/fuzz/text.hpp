@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "fuzz/program.hpp"
+
 #include <array>
 #include <cctype>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-
-#include "fuzz/program.hpp"
 
 namespace refrain_fuzz {
 
@@ -136,15 +136,24 @@ class Reader {
   auto& s = program.settings;
   for (auto word = reader.word(); word != "begin"; word = reader.word()) {
     bool known = true;
-    if (word == "seed") s.seed = reader.number();
-    else if (word == "float64" || word == "float32") s.wide = word == "float64";
-    else if (word == "no_early_stop") s.early_stop = false;
-    else if (word == "ignore_rng") s.preserve_rng = false;
-    else if (word == "no_check") s.check = false;
-    else if (word == "function_route") s.function_route = true;
-    else if (word == "autocast") s.autocast = true;
-    else if (word == "nested") s.nested = true;
-    else known = false;
+    if (word == "seed")
+      s.seed = reader.number();
+    else if (word == "float64" || word == "float32")
+      s.wide = word == "float64";
+    else if (word == "no_early_stop")
+      s.early_stop = false;
+    else if (word == "ignore_rng")
+      s.preserve_rng = false;
+    else if (word == "no_check")
+      s.check = false;
+    else if (word == "function_route")
+      s.function_route = true;
+    else if (word == "autocast")
+      s.autocast = true;
+    else if (word == "nested")
+      s.nested = true;
+    else
+      known = false;
     for (std::size_t i = 0; i < kDriveNames.size(); ++i) {
       if (kDriveNames[i] == word) s.drive = static_cast<Drive>(i), known = true;
     }

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "fuzz/interpret.hpp"
+#include "fuzz/protect.hpp"
+#include "fuzz/text.hpp"
+#include <refrain/error.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/replay.hpp>
+
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -10,14 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include <refrain/error.hpp>
-#include <refrain/memory.hpp>
-#include <refrain/replay.hpp>
-
-#include "fuzz/interpret.hpp"
-#include "fuzz/protect.hpp"
-#include "fuzz/text.hpp"
-
 namespace refrain_fuzz {
 
 enum class Calls { Plain, Checkpointed };
@@ -25,9 +24,9 @@ enum class Calls { Plain, Checkpointed };
 /// All that a user could see of one run.
 struct Observed {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  std::string error;     // what it threw, if it did
-  bool refused = false;  // by the library: it cannot serve this
-  std::int64_t left = 0; // bytes that live on after everything is dropped
+  std::string error;      // what it threw, if it did
+  bool refused = false;   // by the library: it cannot serve this
+  std::int64_t left = 0;  // bytes that live on after everything is dropped
 
   void add(std::string name, const at::Tensor& t) {
     tensors.emplace_back(std::move(name), t.defined() ? t.detach().clone() : t);
@@ -137,14 +136,16 @@ inline Observed observe(const Program& program, Calls calls) {
     auto outputs = machine->forward();
     seen.add_all("output", outputs);
     auto leaves = machine->leaves();
-    leaves.insert(leaves.end(), machine->state().parameters.begin(), machine->state().parameters.end());
+    leaves.insert(leaves.end(), machine->state().parameters.begin(),
+                  machine->state().parameters.end());
     seen.add("a draw after the forward", at::rand({2}));
     seen.add_all("buffer after the forward", machine->state().buffers);
     stage = "backward";
     auto losses = drive::losses(outputs);
     outputs.clear();
     drive_backward(program.settings.drive, std::move(losses), leaves, seen);
-    for (std::size_t i = 0; i < leaves.size(); ++i) seen.add("gradient " + std::to_string(i), leaves[i].grad());
+    for (std::size_t i = 0; i < leaves.size(); ++i)
+      seen.add("gradient " + std::to_string(i), leaves[i].grad());
     seen.add_all("buffer", machine->state().buffers);
     seen.add("own generator", machine->state().generator.get_state());
   } catch (const refrain::Error& e) {
@@ -173,7 +174,8 @@ inline bool same(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   const auto x = a.contiguous();
   const auto y = b.contiguous();
-  if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 || at::equal(x, y)) return true;
+  if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 || at::equal(x, y))
+    return true;
   return tolerance > 0 && at::allclose(x, y, tolerance, tolerance, /*equal_nan=*/true);
 }
 
@@ -184,7 +186,8 @@ struct Verdict {
   [[nodiscard]] bool failed() const { return kind >= Stricter; }
 };
 
-/// After a failed backward the engine's queue of this thread still holds nodes: the next one clears it.
+/// After a failed backward the engine's queue of this thread still holds nodes: the next one clears
+/// it.
 inline void clear_engine_queue() { at::ones({1}).requires_grad_().sum().backward(); }
 
 inline Observed observe_and_weigh(const Program& program, Calls calls) {
@@ -208,7 +211,8 @@ inline Verdict compare(const Program& program, const Observed& plain, const Obse
     return {allowed ? Verdict::Refused : Verdict::Stricter, quiet.error};
   }
   if (!plain.error.empty()) {
-    if (!program.settings.check || program.settings.function_route) return {Verdict::BothThrow, plain.error};
+    if (!program.settings.check || program.settings.function_route)
+      return {Verdict::BothThrow, plain.error};
     return {Verdict::Unnoticed, plain.error};
   }
   for (std::size_t i = 0; i < plain.tensors.size(); ++i) {

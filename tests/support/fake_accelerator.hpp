@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <optional>
-#include <utility>
-
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -18,6 +9,15 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 #include <torch/torch.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 /// An accelerator with two devices that lives in host memory and finishes each piece of work before
 /// it returns. Autograd treats it as any other: a thread a device in backward, streams, events, a
@@ -51,14 +51,17 @@ class Memory final : public c10::DeviceAllocator {
     *header = {static_cast<std::int64_t>(count), device};
     auto& stat = stats_[static_cast<std::size_t>(device)];
     const auto live = stat.live += header->count;
-    for (auto peak = stat.peak.load(); peak < live && !stat.peak.compare_exchange_weak(peak, live);) {
+    for (auto peak = stat.peak.load();
+         peak < live && !stat.peak.compare_exchange_weak(peak, live);) {
     }
     void* const data = header + 1;
     std::memset(data, 0xCB, count);
     return {data, data, &free, fake_device(device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free; }
-  void copy_data(void* to, const void* from, std::size_t count) const override { std::memcpy(to, from, count); }
+  void copy_data(void* to, const void* from, std::size_t count) const override {
+    std::memcpy(to, from, count);
+  }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
@@ -143,14 +146,19 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device to) const noexcept override { current_device = to.index(); }
   c10::Stream getStream(c10::Device on) const override {
     const auto device = on.has_index() ? on.index() : current_device;
-    return c10::Stream(c10::Stream::UNSAFE, fake_device(device), current_stream.at(static_cast<std::size_t>(device)));
+    return c10::Stream(c10::Stream::UNSAFE, fake_device(device),
+                       current_stream.at(static_cast<std::size_t>(device)));
   }
-  c10::Stream getDefaultStream(c10::Device on) const override { return c10::Stream(c10::Stream::DEFAULT, on); }
+  c10::Stream getDefaultStream(c10::Device on) const override {
+    return c10::Stream(c10::Stream::DEFAULT, on);
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device on, bool) const override {
     static std::atomic<c10::StreamId> next{0};
     return c10::Stream(c10::Stream::UNSAFE, on, 1 + next++ % 8);
   }
-  c10::Stream getNewStream(c10::Device on, int) const override { return getStreamFromGlobalPool(on, false); }
+  c10::Stream getNewStream(c10::Device on, int) const override {
+    return getStreamFromGlobalPool(on, false);
+  }
   c10::Stream exchangeStream(c10::Stream to) const override {
     const auto before = getStream(to.device());
     current_stream.at(static_cast<std::size_t>(to.device_index())) = to.id();
@@ -177,29 +185,38 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex deviceCount() const override { return kFakeDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return current_device; }
   void setCurrentDevice(c10::DeviceIndex to) const override { current_device = to; }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex to) const override { return std::exchange(current_device, to); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex to) const override {
+    return std::exchange(current_device, to);
+  }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex to) const override {
     return to < 0 ? current_device : exchangeDevice(to);
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return generator(index); }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override { return at::make_generator<Generator>(index); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return generator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return at::make_generator<Generator>(index);
+  }
 };
 
 /// The same memory as a CPU tensor.
 inline at::Tensor on_host(const at::Tensor& t) {
   if (!t.is_privateuseone()) return t;
-  return at::from_blob(t.data_ptr(), t.sizes(), t.strides(), t.options().device(at::kCPU).requires_grad(false));
+  return at::from_blob(t.data_ptr(), t.sizes(), t.strides(),
+                       t.options().device(at::kCPU).requires_grad(false));
 }
 
-inline at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                                std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+inline at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
+                                std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                                std::optional<at::Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(device.value_or(fake_device(current_device)));
   constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kFake), kKeys,
                                            dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
-inline at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                        std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+inline at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                        std::optional<at::Layout>, std::optional<at::Device> device,
+                        std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device.value_or(fake_device(current_device)));
   constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_generic(size, c10::GetAllocator(kFake), kKeys,
@@ -213,12 +230,15 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor&
   if (to.sizes() != from.sizes()) to.resize_(from.sizes());
   return copy_from(from, to, false);
 }
-inline at::Tensor view(const at::Tensor& t, c10::IntArrayRef size) { return at::native::view(t, size); }
+inline at::Tensor view(const at::Tensor& t, c10::IntArrayRef size) {
+  return at::native::view(t, size);
+}
 inline at::Tensor as_strided(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayRef stride,
                              std::optional<std::int64_t> offset) {
   return at::native::as_strided_tensorimpl(t, size, stride, offset);
 }
-inline const at::Tensor& resize(const at::Tensor& t, c10::IntArrayRef size, std::optional<at::MemoryFormat>) {
+inline const at::Tensor& resize(const at::Tensor& t, c10::IntArrayRef size,
+                                std::optional<at::MemoryFormat>) {
   auto* const impl = t.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(size);
   const auto bytes = static_cast<std::size_t>(t.numel() * t.element_size());
@@ -237,7 +257,8 @@ inline at::Tensor& bernoulli(at::Tensor& t, double p, std::optional<at::Generato
   auto* const draws = static_cast<Generator*>(drawing.unsafeGetGeneratorImpl());
   const std::lock_guard<std::mutex> lock(draws->mutex_);
   auto values = at::empty(t.sizes(), at::kDouble);
-  for (auto *x = values.data_ptr<double>(), *end = x + values.numel(); x != end; ++x) *x = draws->next() < p ? 1 : 0;
+  for (auto *x = values.data_ptr<double>(), *end = x + values.numel(); x != end; ++x)
+    *x = draws->next() < p ? 1 : 0;
   on_host(t).copy_(values);
   return t;
 }
@@ -254,7 +275,8 @@ inline void install_fake_accelerator() {
     c10::SetAllocator(kFake, new fake::Memory, 1);
     static const c10::impl::DeviceGuardImplRegistrar guard(kFake, new fake::Guard);
     at::RegisterPrivateUse1HooksInterface(new fake::Hooks);
-    auto* const ops = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+    auto* const ops = new torch::Library(torch::Library::IMPL, "aten",
+                                         c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     ops->impl("empty.memory_format", &fake::empty);
     ops->impl("empty_strided", &fake::empty_strided);
     ops->impl("_copy_from", &fake::copy_from);
@@ -264,9 +286,11 @@ inline void install_fake_accelerator() {
     ops->impl("resize_", &fake::resize);
     ops->impl("_local_scalar_dense", &fake::local_scalar);
     ops->impl("bernoulli_.float", &fake::bernoulli);
-    auto* const rest = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+    auto* const rest = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1,
+                                          __FILE__, __LINE__);
     rest->fallback(torch::CppFunction::makeFromBoxedFunction<&fake::cpu_fallback>());
-    auto* const cast = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+    auto* const cast = new torch::Library(
+        torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
     cast->fallback(torch::CppFunction::makeFallthrough());
     return true;
   }();

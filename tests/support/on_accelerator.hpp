@@ -2,13 +2,13 @@
 #pragma once
 
 #include "support/fake_accelerator.hpp"
-
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
 #include <refrain/replay.hpp>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <utility>
@@ -34,7 +34,9 @@ class OnAccelerator : public testing::Test {
   static std::int64_t live(c10::DeviceIndex device) {
     return refrain::memory(fake_device(device)).live.count();
   }
-  static std::uint64_t draws(c10::DeviceIndex device) { return fake::generator(device).get_offset(); }
+  static std::uint64_t draws(c10::DeviceIndex device) {
+    return fake::generator(device).get_offset();
+  }
 
   /// Runs `step`, which gives a list of tensors, plain and as it is, from the same random state.
   template <class Step>
@@ -51,7 +53,8 @@ class OnAccelerator : public testing::Test {
     const auto quiet = run();
     ASSERT_EQ(plain.first.size(), quiet.first.size());
     for (std::size_t i = 0; i < plain.first.size(); ++i) {
-      EXPECT_TRUE(torch::equal(plain.first[i].cpu(), quiet.first[i].cpu())) << "tensor " << i << " differs";
+      EXPECT_TRUE(torch::equal(plain.first[i].cpu(), quiet.first[i].cpu()))
+          << "tensor " << i << " differs";
     }
     EXPECT_EQ(plain.second, quiet.second) << "the random streams end elsewhere";
   }

@@ -116,26 +116,32 @@ inline Ops function_ops() {
   return {
       op("square_function", 1, [](Call& c) { return Square::apply(c.a().tanh()); }),
       op("tanh_function", 1, [](Call& c) { return Tanh::apply(c.a(), c.dice.pick(3)); }),
-      op("product_function", 2, [](Call& c) { return Product::apply(c.a(), fit(c.b(), c.a().sizes()).tanh()); }),
+      op("product_function", 2,
+         [](Call& c) { return Product::apply(c.a(), fit(c.b(), c.a().sizes()).tanh()); }),
       list_op("sincos_function", 1, 2, [](Call& c) { return SinCos::apply(c.a(), c.dice.real()); }),
       op("twice_function", 1, [](Call& c) { return Twice::apply(c.a().sin()); }),
       op("inner_graph_function", 1, [](Call& c) { return InnerGraph::apply(c.a()); }),
       op("reverse_function", 1, [](Call& c) { return Reverse::apply(c.a()); }),
       op("gradient_inside", 2, &gradient_inside),
-      op("hook", 1, [](Call& c) {
-        auto x = c.a() * 1.5;
-        const auto scale = c.dice.real();
-        if (x.requires_grad()) x.register_hook([scale](const at::Tensor& g) { return g * scale; });
-        return x.sin();
-      }),
-      op("branch_on_value", 1, [](Call& c) {
-        return c.a().detach().sum().item<double>() > 0 ? c.a().exp().log1p() : c.a().sin() * c.a();
-      }),
-      op("loop", 2, [](Call& c) {
-        auto x = fit(c.a(), {3});
-        for (int i = c.dice.pick(3); i >= 0; --i) x = (x * fit(c.b(), {3})).tanh() + x;
-        return x;
-      }),
+      op("hook", 1,
+         [](Call& c) {
+           auto x = c.a() * 1.5;
+           const auto scale = c.dice.real();
+           if (x.requires_grad())
+             x.register_hook([scale](const at::Tensor& g) { return g * scale; });
+           return x.sin();
+         }),
+      op("branch_on_value", 1,
+         [](Call& c) {
+           return c.a().detach().sum().item<double>() > 0 ? c.a().exp().log1p()
+                                                          : c.a().sin() * c.a();
+         }),
+      op("loop", 2,
+         [](Call& c) {
+           auto x = fit(c.a(), {3});
+           for (int i = c.dice.pick(3); i >= 0; --i) x = (x * fit(c.b(), {3})).tanh() + x;
+           return x;
+         }),
   };
 }
 

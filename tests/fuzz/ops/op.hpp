@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <torch/torch.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <torch/torch.h>
 
 namespace refrain_fuzz {
 
@@ -63,13 +63,13 @@ using Ops = std::vector<Op>;
 /// An op with one result.
 template <class Run>
 Op op(std::string name, int arguments, Run run, Kind kind = Kind::Plain) {
-  return {std::move(name), arguments, 1, kind,
-          [run](Call& call) { return Tensors{run(call)}; }};
+  return {std::move(name), arguments, 1, kind, [run](Call& call) { return Tensors{run(call)}; }};
 }
 /// An op with a list of results.
 template <class Run>
 Op list_op(std::string name, int arguments, int results, Run run, Kind kind = Kind::Plain) {
-  return {std::move(name), arguments, results, kind, [run](Call& call) { return Tensors(run(call)); }};
+  return {std::move(name), arguments, results, kind,
+          [run](Call& call) { return Tensors(run(call)); }};
 }
 
 /// `t` with this shape: its elements in order, repeated or cut as needed.

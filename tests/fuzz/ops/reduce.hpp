@@ -17,7 +17,10 @@ inline Ops reduce_ops() {
   return {
       op("sum", 1, [](Call& c) { return c.a().sum() * 0.2; }),
       op("norm", 1, [](Call& c) { return (c.a() + 0.5).norm(c.dice.flip() ? 2 : 3); }),
-      op("trace", 1, [](Call& c) { return fit(c.a(), {3, 3}).trace(); }),
+      op("trace", 1,
+         [](Call& c) {
+           return fit(c.a(), {3, 3}).trace();
+         }),
       op("max_of_all", 1, [](Call& c) { return fit(c.a(), {6}).max(); }),
       along("sum_along", [](auto& x, auto dim) { return x.sum(dim).tanh(); }),
       along("mean_along", [](auto& x, auto dim) { return x.mean(dim, true); }),
@@ -32,17 +35,30 @@ inline Ops reduce_ops() {
       along("softmax", [](auto& x, auto dim) { return x.softmax(dim); }),
       along("log_softmax", [](auto& x, auto dim) { return x.log_softmax(dim); }),
       along("difference", [](auto& x, auto dim) { return x.diff(1, dim); }),
-      list_op("variance_and_mean", 1, 2, [](Call& c) {
-        auto [variance, mean] = at::var_mean(fit(c.a(), {3, 4}), at::OptionalIntArrayRef({1}), 1);
-        return Tensors{variance, mean};
-      }),
-      op("deviation", 1, [](Call& c) { return fit(c.a() + at::arange(c.a().numel(), c.a().options()).view_as(c.a()), {3, 4}).std(1); }),
-      op("normalize", 1, [](Call& c) { return torch::nn::functional::normalize(fit(c.a(), {3, 4}) + 0.1); }),
-      list_op("extremes", 1, 2, [](Call& c) {
-        const auto x = fit(c.a(), {3, 4});
-        return Tensors{x.amin(1), x.amax(1)};
-      }),
-      op("trapezoid", 1, [](Call& c) { return at::trapezoid(fit(c.a(), {3, 4})) * 0.3; }),
+      list_op("variance_and_mean", 1, 2,
+              [](Call& c) {
+                auto [variance, mean] =
+                    at::var_mean(fit(c.a(), {3, 4}), at::OptionalIntArrayRef({1}), 1);
+                return Tensors{variance, mean};
+              }),
+      op("deviation", 1,
+         [](Call& c) {
+           return fit(c.a() + at::arange(c.a().numel(), c.a().options()).view_as(c.a()), {3, 4})
+               .std(1);
+         }),
+      op("normalize", 1,
+         [](Call& c) {
+           return torch::nn::functional::normalize(fit(c.a(), {3, 4}) + 0.1);
+         }),
+      list_op("extremes", 1, 2,
+              [](Call& c) {
+                const auto x = fit(c.a(), {3, 4});
+                return Tensors{x.amin(1), x.amax(1)};
+              }),
+      op("trapezoid", 1,
+         [](Call& c) {
+           return at::trapezoid(fit(c.a(), {3, 4})) * 0.3;
+         }),
   };
 }
 

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <iterator>
-#include <map>
-#include <stdexcept>
-#include <string>
-
 #include "fuzz/ops/functions.hpp"
 #include "fuzz/ops/in_place.hpp"
 #include "fuzz/ops/indexing.hpp"
@@ -18,6 +13,11 @@
 #include "fuzz/ops/shape.hpp"
 #include "fuzz/ops/stateful.hpp"
 
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+
 namespace refrain_fuzz {
 
 /// Every op a program may name.
@@ -26,7 +26,8 @@ inline const Ops& all_ops() {
     Ops all;
     for (auto part : {pointwise_ops(), linear_ops(), shape_ops(), indexing_ops(), reduce_ops(),
                       nn_ops(), random_ops(), in_place_ops(), function_ops(), stateful_ops()}) {
-      all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+      all.insert(all.end(), std::make_move_iterator(part.begin()),
+                 std::make_move_iterator(part.end()));
     }
     return all;
   }();
