@@ -22,7 +22,7 @@ struct Options {
   std::int64_t heads = 4;
   std::int64_t seq = 256;
   std::int64_t batch = 8;
-  std::int64_t steps = 20;
+  std::int64_t steps = 16;
   std::int64_t accumulate = 1;
   std::uint64_t seed = 1;
   double learning_rate = 3e-3;
