@@ -41,15 +41,15 @@ class RouteContract : public testing::Test {
     };
   }
 
-  static Tensor input() { return torch::randn({3, 8}).requires_grad_(); }
+  static Tensor input() { return torch::randn({96, 64}).requires_grad_(); }
 };
 
 TYPED_TEST_SUITE_P(RouteContract);
 
 TYPED_TEST_P(RouteContract, GivesThePlainRunsResultGradientsAndStream) {
   support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(8, 0.3)));
-    for (int i = 0; i < 3; ++i) step.backward(layer(step.leaf(torch::randn({3, 8}))));
+    auto layer = wrap(step.watch(support::Mlp(64, 0.3)));
+    for (int i = 0; i < 3; ++i) step.backward(layer(step.leaf(torch::randn({96, 64}))));
   });
 }
 
@@ -77,25 +77,25 @@ TYPED_TEST_P(RouteContract, ForgetsWhatTheBodySaved) {
 }
 
 TYPED_TEST_P(RouteContract, FreesEverythingAfterBackward) {
-  auto layer = this->quiet(support::Mlp(8, 0.3));
+  auto layer = this->quiet(support::Mlp(64, 0.3));
   const auto step = [&](int) { layer(this->input()).sum().backward(); };
   EXPECT_EQ(support::growth_over(20, step), 0);
 }
 
 TYPED_TEST_P(RouteContract, MovesBuffersOnce) {
   support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(torch::nn::BatchNorm1d(8)));
-    for (int i = 0; i < 2; ++i) step.backward(layer(step.leaf(torch::randn({3, 8}))));
+    auto layer = wrap(step.watch(torch::nn::BatchNorm1d(64)));
+    for (int i = 0; i < 2; ++i) step.backward(layer(step.leaf(torch::randn({96, 64}))));
   });
 }
 
 TYPED_TEST_P(RouteContract, PutsAutocastBack) {
   support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(8)));
+    auto layer = wrap(step.watch(support::Mlp(64)));
     torch::Tensor y;
     {
       const support::Autocast on;
-      y = layer(step.leaf(torch::randn({3, 8})));
+      y = layer(step.leaf(torch::randn({96, 64})));
     }
     step.backward(y);
   });
@@ -114,11 +114,11 @@ TYPED_TEST_P(RouteContract, SaysThatItReplays) {
 
 TYPED_TEST_P(RouteContract, NestsAndChains) {
   support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto first = wrap(step.watch(support::Mlp(8, 0.2)));
-    auto second = wrap(step.watch(support::Mlp(8, 0.2)));
+    auto first = wrap(step.watch(support::Mlp(64, 0.2)));
+    auto second = wrap(step.watch(support::Mlp(64, 0.2)));
     auto outer = wrap([&](torch::Tensor t) { return second(first(t.sin())).cos(); });
     auto after = wrap([](torch::Tensor t) { return torch::dropout(t, 0.3, true).exp(); });
-    step.backward(after(outer(step.leaf(torch::randn({3, 8})))));
+    step.backward(after(outer(step.leaf(torch::randn({96, 64})))));
   });
 }
 
@@ -163,7 +163,7 @@ TYPED_TEST_P(RouteContract, IsAPlainCallInsideAPlainScope) {
 }
 
 TYPED_TEST_P(RouteContract, RefusesAChangedParameter) {
-  auto linear = torch::nn::Linear(8, 8);
+  auto linear = torch::nn::Linear(64, 64);
   const auto y = this->quiet(linear)(this->input());
   {
     const torch::NoGradGuard no_grad;

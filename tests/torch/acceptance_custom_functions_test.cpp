@@ -37,7 +37,7 @@ TEST_P(CustomFunctions, A20_AnyNumberOfReadsIsATwin) {
 template <class Function>
 auto everywhere() {
   return [](auto wrap, support::Step& step) {
-    const auto x = step.leaf(torch::randn({50}));
+    const auto x = step.leaf(torch::randn({20'000}));
     const auto both = [](Tensor t) {
       auto out = Function::apply(t);
       return out[0] * 2 + out[1];

@@ -20,9 +20,9 @@ class FailurePaths : public support::OnBothRoutes {
   /// After a failure the thread must be as before, and both plain and checkpointed steps exact.
   void expect_whole(const support::ThreadState& before) {
     before.expect_unchanged();
-    auto block = support::Mlp(8);
+    auto block = support::Mlp(64);
     auto layer = quiet(block);
-    const auto x = torch::randn({2, 8}).requires_grad_();
+    const auto x = torch::randn({96, 64}).requires_grad_();
     const auto g = torch::autograd::grad({block(x).sin().sum()}, {x})[0];
     layer(x).sin().sum().backward();
     EXPECT_TRUE(torch::equal(g, x.grad()));
@@ -116,8 +116,8 @@ TEST_P(FailurePaths, AFailedFirstRun) {
 
 TEST_P(FailurePaths, AFailureOfTheEngineBeforeAndAfterAReplay) {
   for (const bool in_front : {true, false}) {
-    auto layer = quiet(support::Mlp(8, 0.3));
-    const auto x = torch::randn({2, 8}).requires_grad_();
+    auto layer = quiet(support::Mlp(64, 0.3));
+    const auto x = torch::randn({96, 64}).requires_grad_();
     const auto inside = x * 1;
     const auto y = layer(inside);
     (in_front ? y : inside).register_hook([](const Tensor&) -> Tensor {
@@ -131,9 +131,9 @@ TEST_P(FailurePaths, AFailureOfTheEngineBeforeAndAfterAReplay) {
 }
 
 TEST_P(FailurePaths, AChangedTensor) {
-  auto linear = torch::nn::Linear(8, 8);
+  auto linear = torch::nn::Linear(64, 64);
   auto layer = quiet(linear);
-  const auto y = layer(torch::randn({2, 8}).requires_grad_());
+  const auto y = layer(torch::randn({96, 64}).requires_grad_());
   {
     const torch::NoGradGuard no_grad;
     linear->weight.mul_(2);
@@ -144,7 +144,7 @@ TEST_P(FailurePaths, AChangedTensor) {
 }
 
 TEST_P(FailurePaths, AGraphThatIsGone) {
-  const auto loss = quiet(support::Mlp(8))(torch::randn({2, 8})).sum();
+  const auto loss = quiet(support::Mlp(64))(torch::randn({96, 64})).sum();
   loss.backward();
   const support::ThreadState before;
   EXPECT_ANY_THROW(loss.backward());

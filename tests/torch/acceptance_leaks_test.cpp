@@ -73,7 +73,7 @@ template <class Function>
 void expect_no_leak(const refrain::CheckpointOptions& options) {
   auto region =
       refrain::checkpoint([](Tensor t) { return Function::apply(t.sin())[0] * 1.0; }, options);
-  const auto step = [&](int) { region(torch::randn({1000}).requires_grad_()).sum().backward(); };
+  const auto step = [&](int) { region(torch::randn({20'000}).requires_grad_()).sum().backward(); };
   EXPECT_EQ(growth_over(50, step), 0);
 }
 

@@ -18,8 +18,8 @@ INSTANTIATE_TEST_SUITE_P(Routes, Nesting, support::kBothRoutes, support::route_n
 TEST_P(Nesting, A21_NestedAndChainedRegionsComposeAtAnyDepth) {
   Twin twin(options());
   twin.of([](auto wrap, support::Step& step) {
-    auto first = step.watch(torch::nn::Linear(4, 4));
-    auto second = step.watch(torch::nn::Bilinear(4, 4, 4));
+    auto first = step.watch(torch::nn::Linear(64, 64));
+    auto second = step.watch(torch::nn::Bilinear(64, 64, 64));
     auto f1 = wrap([&](Tensor t) {
       ++step.ran;
       return first(t).tanh();
@@ -30,7 +30,7 @@ TEST_P(Nesting, A21_NestedAndChainedRegionsComposeAtAnyDepth) {
       const auto b = f2(a, x);
       return f1(b);
     });
-    step.backward(outer(step.leaf(torch::randn({3, 4}))));
+    step.backward(outer(step.leaf(torch::randn({96, 64}))));
   });
   constexpr int kDepth = 1;
   constexpr int kCallsOfF1 = 2;
@@ -40,14 +40,14 @@ TEST_P(Nesting, A21_NestedAndChainedRegionsComposeAtAnyDepth) {
 TEST_P(Nesting, ThreeDeepWithDropoutAtEachDepth) {
   Twin twin(options());
   twin.of([](auto wrap, support::Step& step) {
-    auto block = step.watch(support::Mlp(4, 0.3));
+    auto block = step.watch(support::Mlp(64, 0.3));
     auto one = wrap([&](Tensor t) {
       ++step.ran;
       return block->forward(t).sin();
     });
     auto two = wrap([&](Tensor t) { return torch::dropout(one(t), 0.2, true).cos(); });
     auto three = wrap([&](Tensor t) { return torch::dropout(two(t), 0.2, true).tanh(); });
-    step.backward(three(step.leaf(torch::randn({3, 4}))));
+    step.backward(three(step.leaf(torch::randn({96, 64}))));
   });
   EXPECT_LE(twin.runs(), 2 + 2);
 }
@@ -64,8 +64,8 @@ TEST_P(Nesting, ARegionMayCallItselfFromInside) {
 
 TEST_P(Nesting, AResultFeedsTwoRegionsAndAPlainPath) {
   Twin(options()).of([](auto wrap, support::Step& step) {
-    auto block = wrap(step.watch(support::Mlp(4)));
-    const auto a = block(step.leaf(torch::randn({3, 4})));
+    auto block = wrap(step.watch(support::Mlp(64)));
+    const auto a = block(step.leaf(torch::randn({96, 64})));
     const auto b = block(a);
     const auto c = block(a + b);
     step.backward(b * c + a.sin());
@@ -75,12 +75,12 @@ TEST_P(Nesting, AResultFeedsTwoRegionsAndAPlainPath) {
 TEST_P(Nesting, ADeepChainOfTwoHundredRegions) {
   Twin twin(options());
   twin.of([](auto wrap, support::Step& step) {
-    auto linear = step.watch(torch::nn::Linear(4, 4));
+    auto linear = step.watch(torch::nn::Linear(64, 64));
     auto layer = wrap([&](Tensor t) {
       ++step.ran;
       return t + linear(t).tanh();
     });
-    auto x = step.leaf(torch::randn({3, 4}));
+    auto x = step.leaf(torch::randn({96, 64}));
     for (int i = 0; i < 200; ++i) x = layer(x);
     step.backward(x);
   });
@@ -89,13 +89,13 @@ TEST_P(Nesting, ADeepChainOfTwoHundredRegions) {
 
 TEST_P(Nesting, TwoHundredRegionsInsideOne) {
   Twin(options()).of([](auto wrap, support::Step& step) {
-    auto linear = step.watch(torch::nn::Linear(4, 4));
+    auto linear = step.watch(torch::nn::Linear(64, 64));
     auto layer = wrap([&](Tensor t) { return t + linear(t).tanh(); });
     auto chain = wrap([&](Tensor t) {
       for (int i = 0; i < 200; ++i) t = layer(t);
       return t;
     });
-    step.backward(chain(step.leaf(torch::randn({3, 4}))));
+    step.backward(chain(step.leaf(torch::randn({96, 64}))));
   });
 }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that is shared, borrowed, written in part, sparse, or kept by the body: each as in a plain run, or refused.
+// Memory that is shared, borrowed, written in part, sparse, or kept by the body: each as in a plain
+// run, or refused.
 #include "../support/live_bytes.hpp"
 #include "../support/seeded.hpp"
 #include "../support/twin.hpp"
-
 #include <refrain/refrain.hpp>
 
 #include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cstdint>
 #include <optional>
@@ -50,8 +51,9 @@ TORCH_MODULE(GivesAReference);
 TEST_F(OddMemory, AKeptResultOfAReplayHoldsNoActivationsAndSaysSoWhenUsed) {
   auto block = refrain::checkpoint(KeepsItsResult());
   block(x).sum().backward();
-  EXPECT_THAT([&] { block->inner()->last.sum().backward(); },
-              ThrowsMessage<refrain::Error>(HasSubstr("a tensor that a replay made, after that replay")));
+  EXPECT_THAT(
+      [&] { block->inner()->last.sum().backward(); },
+      ThrowsMessage<refrain::Error>(HasSubstr("a tensor that a replay made, after that replay")));
 }
 
 TEST_F(OddMemory, AForwardThatGivesAReferenceServesInsideASequential) {
@@ -64,7 +66,8 @@ TEST_F(OddMemory, SparseTensorsPassThroughARegion) {
   support::Twin().of([](auto wrap, support::Step& step) {
     const auto input = step.leaf(torch::randn({16, 8}));
     const auto graph = torch::eye(16).to_sparse();
-    step.backward(wrap([graph](torch::Tensor t) { return torch::mm(graph, t).sin().exp(); })(input));
+    step.backward(
+        wrap([graph](torch::Tensor t) { return torch::mm(graph, t).sin().exp(); })(input));
   });
 }
 
@@ -138,10 +141,11 @@ TEST_F(OddMemory, AWriteThroughDataMovesOnce) {
 }
 
 TEST_F(OddMemory, ViewsAmongTheArgumentsAreKeptAsWhatTheyView) {
-  auto quiet = refrain::checkpoint([](torch::Tensor t, at::OptionalArrayRef<double> scales, std::span<const double> shifts,
-                                      std::optional<at::IntArrayRef> dims) {
-    return (t * (*scales)[0] + shifts[1]).sum(*dims).sin();
-  });
+  auto quiet =
+      refrain::checkpoint([](torch::Tensor t, at::OptionalArrayRef<double> scales,
+                             std::span<const double> shifts, std::optional<at::IntArrayRef> dims) {
+        return (t * (*scales)[0] + shifts[1]).sum(*dims).sin();
+      });
   torch::Tensor y;
   {
     std::vector<double> numbers{1.5, 2.0};
@@ -197,7 +201,8 @@ TEST_F(OddMemory, ATensorWrittenManyTimesIsCopiedOnce) {
 
 TEST_F(OddMemory, OneCastServesTwoRegionsOnTheFunctionRoute) {
   torch::nn::Linear linear(8, 8);
-  auto quiet = refrain::checkpoint([&](torch::Tensor t) { return linear(t); }, refrain::Route::Function);
+  auto quiet =
+      refrain::checkpoint([&](torch::Tensor t) { return linear(t); }, refrain::Route::Function);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::increment_nesting();
   auto y = quiet(x) + quiet(x);

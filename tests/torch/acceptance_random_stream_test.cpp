@@ -15,9 +15,9 @@ INSTANTIATE_TEST_SUITE_P(Routes, RandomStream, support::kBothRoutes, support::ro
 
 TEST_P(RandomStream, A04_DropoutHasTheSameMaskAndTheStreamGoesOnAsPlain) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto net = step.watch(torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5),
+    auto net = step.watch(torch::nn::Sequential(torch::nn::Linear(64, 64), torch::nn::Dropout(0.5),
                                                 torch::nn::ReLU(), torch::nn::Dropout(0.3)));
-    const auto x = step.leaf(torch::randn({4, 8}));
+    const auto x = step.leaf(torch::randn({96, 64}));
     step.backward(wrap([&](Tensor t) { return net->forward(t); })(x));
     step.note("the next numbers", torch::rand({4}));
   });
@@ -25,8 +25,8 @@ TEST_P(RandomStream, A04_DropoutHasTheSameMaskAndTheStreamGoesOnAsPlain) {
 
 TEST_P(RandomStream, NumbersDrawnBetweenForwardAndBackwardDoNotMatter) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto net = wrap(step.watch(support::Mlp(8, 0.4)));
-    const auto y = net(step.leaf(torch::randn({4, 8})));
+    auto net = wrap(step.watch(support::Mlp(64, 0.4)));
+    const auto y = net(step.leaf(torch::randn({96, 64})));
     step.note("drawn in between", torch::randn({100}));
     step.backward(y);
   });
@@ -36,7 +36,7 @@ TEST_P(RandomStream, EachRegionDrawsItsOwnNumbersAgain) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     auto noise =
         wrap([](Tensor t) { return t * torch::rand_like(t) + torch::randn_like(t).exp() * t; });
-    auto x = step.leaf(torch::randn({4, 8}));
+    auto x = step.leaf(torch::randn({96, 64}));
     step.backward(noise(noise(noise(x))));
   });
 }
@@ -54,8 +54,8 @@ TEST_P(RandomStream, ANormalWithItsSpareValueCachedReplaysExactly) {
 
 TEST_P(RandomStream, BackwardTwiceDrawsTheSameTwice) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto net = wrap(step.watch(support::Mlp(8, 0.5)));
-    const auto x = step.leaf(torch::randn({4, 8}));
+    auto net = wrap(step.watch(support::Mlp(64, 0.5)));
+    const auto x = step.leaf(torch::randn({96, 64}));
     step.backward(net(x));
     step.backward(net(x));
   });
@@ -104,7 +104,7 @@ TEST_P(RandomStream, StoppingEarlyStillLeavesTheStreamAsPlain) {
   // The dropout comes after the last saved tensor of the linear layer, so the replay never draws
   // it.
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    const auto x = step.leaf(torch::randn({4}));
+    const auto x = step.leaf(torch::randn({20'000}));
     const auto y = wrap([](Tensor t) { return t.exp() + torch::rand_like(t); })(x);
     step.backward(y);
   });

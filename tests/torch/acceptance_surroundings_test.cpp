@@ -31,12 +31,12 @@ TEST_P(Surroundings, A09_TheReplayRunsUnderTheForwardsAutocast) {
 
 TEST_P(Surroundings, TwoBlocksUnderAutocastAreBitEqual) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto first = wrap(step.watch(support::Mlp(8, 0.3)));
-    auto second = wrap(step.watch(support::Mlp(8, 0.3)));
+    auto first = wrap(step.watch(support::Mlp(64, 0.3)));
+    auto second = wrap(step.watch(support::Mlp(64, 0.3)));
     Tensor y;
     {
       const Autocast on;
-      y = second(first(step.leaf(torch::randn({5, 8}))));
+      y = second(first(step.leaf(torch::randn({96, 64}))));
     }
     step.backward(y);
   });
@@ -46,11 +46,11 @@ TEST(SurroundingsHooks, ASharedBlockUnderAutocastIsBitEqual) {
   // Autograd sums both uses' gradients at the cached bf16 cast. The function route cannot: its
   // regions each have a cast of their own.
   support::Twin().of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(8, 0.3)));
+    auto layer = wrap(step.watch(support::Mlp(64, 0.3)));
     Tensor y;
     {
       const Autocast on;
-      y = layer(layer(step.leaf(torch::randn({5, 8}))));
+      y = layer(layer(step.leaf(torch::randn({96, 64}))));
     }
     step.backward(y);
   });
@@ -58,8 +58,8 @@ TEST(SurroundingsHooks, ASharedBlockUnderAutocastIsBitEqual) {
 
 TEST_P(Surroundings, BackwardInsideAutocastDoesNotChangeAPlainForward) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(8)));
-    const auto y = layer(step.leaf(torch::randn({5, 8})));
+    auto layer = wrap(step.watch(support::Mlp(64)));
+    const auto y = layer(step.leaf(torch::randn({96, 64})));
     EXPECT_EQ(y.scalar_type(), torch::kFloat);
     const Autocast on;
     step.backward(y);
@@ -69,18 +69,18 @@ TEST_P(Surroundings, BackwardInsideAutocastDoesNotChangeAPlainForward) {
 TEST_P(Surroundings, TheWholeStepInsideAutocast) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const Autocast on;
-    auto layer = wrap(step.watch(support::Mlp(8)));
-    step.backward(layer(step.leaf(torch::randn({5, 8}))));
+    auto layer = wrap(step.watch(support::Mlp(64)));
+    step.backward(layer(step.leaf(torch::randn({96, 64}))));
   });
 }
 
 TEST_P(Surroundings, TheDtypeOfTheForwardWins) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(8)));
+    auto layer = wrap(step.watch(support::Mlp(64)));
     Tensor y;
     {
       const Autocast bf16(true, torch::kBFloat16);
-      y = layer(step.leaf(torch::randn({5, 8})));
+      y = layer(step.leaf(torch::randn({96, 64})));
     }
     const Autocast half(true, torch::kHalf);
     step.backward(y);
@@ -90,11 +90,11 @@ TEST_P(Surroundings, TheDtypeOfTheForwardWins) {
 TEST_P(Surroundings, AutocastOffInsideAnAutocastStepStaysOff) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const Autocast on;
-    auto layer = wrap(step.watch(support::Mlp(8)));
+    auto layer = wrap(step.watch(support::Mlp(64)));
     Tensor y;
     {
       const Autocast off(false);
-      y = layer(step.leaf(torch::randn({5, 8})));
+      y = layer(step.leaf(torch::randn({96, 64})));
     }
     EXPECT_EQ(y.scalar_type(), torch::kFloat);
     step.backward(y);
@@ -113,11 +113,11 @@ TEST_P(Surroundings, AutocastSwitchedInsideTheBodyIsReplayedAsWritten) {
 }
 
 TEST_P(Surroundings, BackwardLeavesTheCallersStateAsItWas) {
-  auto layer = quiet(support::Mlp(8, 0.2));
+  auto layer = quiet(support::Mlp(64, 0.2));
   Tensor y;
   {
     const Autocast on;
-    y = layer(torch::randn({5, 8}).requires_grad_());
+    y = layer(torch::randn({96, 64}).requires_grad_());
   }
   const support::ThreadState before;
   y.to(torch::kFloat).sum().backward();
@@ -125,8 +125,8 @@ TEST_P(Surroundings, BackwardLeavesTheCallersStateAsItWas) {
 }
 
 TEST_P(Surroundings, TheForwardLeavesTheCallersStateAsItWas) {
-  auto layer = quiet(support::Mlp(8));
-  const auto x = torch::randn({5, 8}).requires_grad_();
+  auto layer = quiet(support::Mlp(64));
+  const auto x = torch::randn({96, 64}).requires_grad_();
   const Autocast on;
   const support::ThreadState before;
   const auto y = layer(x);

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Regions nobody plans and somebody writes.
+#include "support/live_bytes.hpp"
+#include "support/messages.hpp"
+#include "support/modules.hpp"
+#include "support/routes.hpp"
+#include "support/twin.hpp"
+
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+namespace {
+
+using support::Step;
+using support::Twin;
+using torch::Tensor;
+
+class OddRegions : public support::OnBothRoutes {};
+INSTANTIATE_TEST_SUITE_P(Routes, OddRegions, support::kBothRoutes, support::route_name);
+
+TEST_P(OddRegions, NoArguments) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    const auto w = step.leaf(torch::randn({3}));
+    step.backward(wrap([w] { return (w * w).sin().exp(); })());
+  });
+}
+
+TEST_P(OddRegions, NothingDone) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    step.backward(wrap([](Tensor t) { return t; })(step.leaf(torch::randn({3}))));
+  });
+}
+
+TEST_P(OddRegions, NothingSaved) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) { return t + 1 + t.sum(); });
+    step.backward(region(step.leaf(torch::randn({3}))));
+  });
+}
+
+TEST_P(OddRegions, AnEmptyTensor) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) { return t.sin().exp(); });
+    step.backward(region(step.leaf(torch::randn({0, 3}))));
+  });
+}
+
+TEST_P(OddRegions, AnIntegerResultAlone) {
+  const auto y = quiet([](Tensor t) { return t.argmax(); })(torch::randn({3}).requires_grad_());
+  EXPECT_FALSE(y.requires_grad());
+}
+
+TEST_P(OddRegions, ABodyThatCatchesEverything) {
+  const auto how = options().early_stop(refrain::EarlyStop::Off);
+  Twin(how).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) {
+      try {
+        return t.sin().exp();
+      } catch (...) {
+        return t;
+      }
+    });
+    step.backward(region(step.leaf(torch::randn({3}))));
+  });
+}
+
+TEST_P(OddRegions, ABodyThatChangesItself) {
+  // A mutable lambda counts its calls; a replay starts from where its first run did.
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([n = 0](Tensor t) mutable { return (t * double(++n)).sin(); });
+    const auto x = step.leaf(torch::randn({3}));
+    const auto first = region(x);
+    const auto second = region(x);
+    step.backward(first, second);
+  });
+}
+
+TEST_P(OddRegions, AConstantMadeInside) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) {
+      float raw[] = {1, 2, 3};
+      const auto blob = torch::from_blob(raw, {3}).clone();
+      return (t * torch::tensor({0.5, 1.5, 2.5}) * blob).sin() * torch::arange(3);
+    });
+    step.backward(region(step.leaf(torch::randn({3}))));
+  });
+}
+
+TEST_P(OddRegions, TheDataOfATensorAsAConstant) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) { return (t.sin() * t.data() * t.detach()).exp(); });
+    step.backward(region(step.leaf(torch::randn({3}))));
+  });
+}
+
+TEST_P(OddRegions, InAnomalyMode) {
+  const torch::autograd::DetectAnomalyGuard anomaly;
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto layer = wrap(step.watch(support::Mlp(8, 0.3)));
+    step.backward(layer(step.leaf(torch::randn({2, 8}))));
+  });
+}
+
+TEST_P(OddRegions, ARetainedGradientOfAResult) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    const auto y = wrap([](Tensor t) { return t.sin().exp(); })(step.leaf(torch::randn({3})));
+    y.retain_grad();
+    y.pow(2).sum().backward();
+    step.note("retained", y.grad());
+  });
+}
+
+TEST_P(OddRegions, ARegionCalledFromAHookDuringBackward) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto region = wrap([](Tensor t) { return t.sin().exp(); });
+    const auto x = step.leaf(torch::randn({3}));
+    const auto y = region(x);
+    y.register_hook([&region](const Tensor& g) {
+      const torch::AutoGradMode grad(true);
+      const auto own = g.detach().requires_grad_();
+      return torch::autograd::grad({region(own).sum()}, {own})[0];
+    });
+    step.backward(y);
+  });
+}
+
+TEST_P(OddRegions, ASparseGradient) {
+  const auto gradient = [&](bool wrapped) {
+    torch::manual_seed(1);
+    auto embedding = torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+    const auto ids = torch::tensor({1, 5, 1});
+    (wrapped ? quiet(embedding)(ids) : embedding(ids)).sin().sum().backward();
+    return embedding->weight.grad();
+  };
+  EXPECT_TRUE(gradient(true).is_sparse());
+  EXPECT_TRUE(torch::equal(gradient(true).to_dense(), gradient(false).to_dense()));
+}
+
+TEST_P(OddRegions, BothRoutesInOneModel) {
+  const auto other =
+      GetParam() == refrain::Route::Hooks ? refrain::Route::Function : refrain::Route::Hooks;
+  Twin(options()).of([&](auto wrap, Step& step) {
+    auto block = step.watch(support::Mlp(4, 0.2));
+    auto inner = refrain::checkpoint([&](Tensor t) { return block->forward(t).sin(); },
+                                     refrain::CheckpointOptions(other));
+    auto outer = wrap([&](Tensor t) { return inner(t.cos()).tanh(); });
+    step.backward(inner(outer(step.leaf(torch::randn({2, 4})))));
+  });
+}
+
+TEST_P(OddRegions, AResultChangedInPlaceIsNeverSilentlyWrong) {
+  const auto x = torch::randn({3}).requires_grad_();
+  const auto y = quiet([](Tensor t) { return t.exp(); })(x);
+  y.add_(1);  // the hooks route saved it, as plain autograd does; the function route makes it anew
+  try {
+    y.sum().backward();
+    EXPECT_TRUE(torch::allclose(x.grad(), x.exp()));
+  } catch (const refrain::DivergenceError& error) {
+    EXPECT_EQ(GetParam(), refrain::Route::Hooks) << error.what();
+  }
+}
+
+TEST_P(OddRegions, TwentyThousandRegionsInARowLetGoWithoutAStackOverflow) {
+  auto region = quiet([](Tensor t) { return t.sin(); });
+  const auto x = torch::randn({1}).requires_grad_();
+  {
+    auto y = x;
+    for (int i = 0; i < 20'000; ++i) y = region(y);
+  }
+  auto y = x;
+  for (int i = 0; i < 20'000; ++i) y = region(y);
+  y.backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+}  // namespace
