@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 int main() {
-  const auto w = at::ones({4, 4}, at::requires_grad());
+  const auto w = at::ones({4, 4}).requires_grad_();
   const auto body = [w](const at::Tensor& x) { return x.mm(w).sin(); };
   const auto gradient = [&w](const at::Tensor& y) {
     w.mutable_grad() = at::Tensor();
