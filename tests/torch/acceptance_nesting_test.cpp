@@ -63,7 +63,9 @@ TEST_P(Nesting, ARegionMayCallItselfFromInside) {
 }
 
 TEST_P(Nesting, AResultFeedsTwoRegionsAndAPlainPath) {
-  Twin(options()).of([](auto wrap, support::Step& step) {
+  // The function route adds a region's own terms first, which rounds otherwise.
+  const double rounding = GetParam() == refrain::Route::Hooks ? 0 : 1e-4;
+  Twin(options()).tolerance(rounding).of([](auto wrap, support::Step& step) {
     auto block = wrap(step.watch(support::Mlp(64)));
     const auto a = block(step.leaf(torch::randn({96, 64})));
     const auto b = block(a);
