@@ -75,6 +75,7 @@ inline void backward(const at::Tensor& loss) { loss.backward(); }
 inline void on_another_thread(const at::Tensor& loss) {
   std::exception_ptr failure;
   std::thread([&] {
+    at::set_num_threads(1);  // of this thread: convolutions sum in an order that depends on it
     try {
       loss.backward();
     } catch (...) {
@@ -218,6 +219,9 @@ inline Verdict compare(const Program& program, const Observed& plain, const Obse
   for (std::size_t i = 0; i < plain.tensors.size(); ++i) {
     const auto& [name, expected] = plain.tensors[i];
     const auto& got = quiet.tensors.at(i).second;
+    // Through one node for all results, no gradient and a gradient of zero are the same.
+    const auto nothing = program.settings.function_route && !expected.defined() && got.defined();
+    if (nothing && got.count_nonzero().item<std::int64_t>() == 0) continue;
     if (!same(expected, got, tolerance(program.settings))) return {Verdict::Different, name};
   }
   return {};

@@ -26,9 +26,9 @@ class StepMeter {
     if (!device.is_cpu() || counting_cpu_memory()) {
       reset_peak(device);
       base_ = memory(device).live;
-    } else if (c10::ThreadLocalDebugInfo::get(kPlace) == nullptr) {
+    } else if (c10::ThreadLocalDebugInfo::get(place()) == nullptr) {
       listener_ = std::make_shared<Listener>();
-      guard_.emplace(kPlace, listener_);
+      guard_.emplace(place(), listener_);
     }
   }
 
@@ -45,7 +45,8 @@ class StepMeter {
   }
 
  private:
-  static constexpr auto kPlace = c10::DebugInfoKind::PROFILER_STATE;
+  // A constant in LibTorch 2.11, an object of a class in 2.15.
+  static c10::DebugInfoKind place() { return c10::DebugInfoKind::PROFILER_STATE; }
 
   struct Listener final : c10::MemoryReportingInfoBase {
     std::atomic<std::int64_t> live = 0;
