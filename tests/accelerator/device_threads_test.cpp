@@ -77,11 +77,12 @@ TEST_F(DeviceThreads, StopEarlyWithoutALeak) {
   const auto before = live(0);
   RunCounter ends;
   {
-    const auto region = refrain::checkpoint([ends](Tensor x) {
+    const auto body = [ends](Tensor x) {
       auto y = x.exp().tanh();
       ++ends;
       return y + 1;
-    });
+    };
+    const auto region = refrain::checkpoint(body, refrain::EarlyStop::On);
     region(leaf(0)).sum().backward();
   }
   EXPECT_EQ(ends.runs(), 1) << "the replay went on after the last saved tensor";
