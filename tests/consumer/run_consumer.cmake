@@ -13,13 +13,13 @@ function(run)
   endif()
 endfunction()
 
-set(prefix "${TORCH}")
+# Through the environment: a list among the arguments would fall apart.
+set(ENV{CMAKE_PREFIX_PATH} "${TORCH}")
 if(WAY STREQUAL "find_package")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${work}/installed")
-  list(PREPEND prefix "${work}/installed")
+  set(ENV{CMAKE_PREFIX_PATH} "${work}/installed:${TORCH}")
 endif()
 run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/consumer/${WAY}" -B "${work}/build" -G "${GENERATOR}"
-    "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
-    "-DCMAKE_PREFIX_PATH=${prefix}" -DREFRAIN_LIBTORCH_VERSION=)
+    "-DCMAKE_CXX_COMPILER=${COMPILER}" -DREFRAIN_LIBTORCH_VERSION=)
 run("${CMAKE_COMMAND}" --build "${work}/build")
 run("${CMAKE_CTEST_COMMAND}" --test-dir "${work}/build" --output-on-failure --no-tests=error)
