@@ -41,7 +41,7 @@ class CheckpointLayers {
   template <class Value, class... Extras>
     requires std::invocable<Layer&, std::decay_t<Value>, const std::decay_t<Extras>&...>
   auto operator()(Value&& value, const Extras&... extras) const {
-    using Result = std::decay_t<std::invoke_result_t<Layer&, std::decay_t<Value>, const Extras&...>>;
+    using Result = decltype(detail::call_thing(std::declval<Layer&>(), std::declval<std::decay_t<Value>>(), extras...));
     static_assert(std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
                   "refrain: each layer must take what the layer before it gives");
     return detail::SegmentRunner<Calls, Result>::run(Calls{state_}, *state_->regions, Result(std::forward<Value>(value)),
@@ -64,7 +64,7 @@ class CheckpointLayers {
 
     template <class Value, class... Extras>
     Value run(std::size_t i, Value value, const Extras&... extras) const {
-      return state->layers[i](std::move(value), extras...);
+      return detail::call_thing(state->layers[i], std::move(value), extras...);
     }
     [[nodiscard]] std::size_t count_tensors(Segment range) const {
       std::size_t count = 0;

@@ -113,4 +113,16 @@ TEST_P(LayersVector, KeepsItsLayersAliveUntilTheReplay) {
   EXPECT_NO_THROW(y.sum().backward());
 }
 
+TEST_P(LayersVector, MayHoldSequentials) {
+  std::vector<torch::nn::Sequential> layers;
+  for (int i = 0; i < 3; ++i) layers.emplace_back(torch::nn::Linear(6, 6), torch::nn::Tanh());
+  const auto x = torch::randn({2, 6}, torch::requires_grad());
+  const auto stack = refrain::checkpoint(layers, policy::all(), options());
+  auto expected = x;
+  for (auto& layer : layers) expected = layer->forward(expected);
+  EXPECT_TRUE(torch::equal(stack(x), expected));
+  EXPECT_NO_THROW(stack(x).sum().backward());
+  EXPECT_TRUE(layers[0]->parameters()[0].grad().defined());
+}
+
 }  // namespace

@@ -105,4 +105,18 @@ struct ForwardSignature<torch::nn::SequentialImpl> {
 template <class M>
 using forward_signature_t = typename ForwardSignature<M>::type;
 
+/// Calls a thing as its user would: a LibTorch holder's call operator does not know a `forward` that is a template.
+template <class Thing, class... Inputs>
+auto call_thing(Thing& thing, Inputs&&... inputs) {
+  if constexpr (Module<std::remove_const_t<Thing>>) {
+    return thing.forward(std::forward<Inputs>(inputs)...);
+  } else if constexpr (!Holder<std::remove_const_t<Thing>>) {
+    return thing(std::forward<Inputs>(inputs)...);
+  } else if constexpr (std::is_void_v<decltype(thing(std::forward<Inputs>(inputs)...))>) {
+    return thing->forward(std::forward<Inputs>(inputs)...);
+  } else {
+    return thing(std::forward<Inputs>(inputs)...);
+  }
+}
+
 }  // namespace refrain::detail

@@ -77,17 +77,27 @@ class Frame {
 
   /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves.
   void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs) {
+    replay(hooks, outputs, [] {});
+  }
+
+  /// The same, then calls `then` while buffers still hold what they did in the first run, but in the caller's own
+  /// surroundings.
+  template <class Then>
+  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, const Then& then) {
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
-    const ReplayMark replaying;
     if (running_ != nullptr) take_so_far(*running_);
     if (options().check() != Check::None) check_unchanged();
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
-    const Surroundings::Scope surroundings(surroundings_);
     const OutsideStateScope outside(writes_);
-    const HookScope hooked(hooks);
-    body_->run(inputs, outputs);
+    {
+      const ReplayMark replaying;
+      const Surroundings::Scope surroundings(surroundings_);
+      const HookScope hooked(hooks);
+      body_->run(inputs, outputs);
+    }
+    then();
   }
 
   /// For whatever a replay throws that is not a std::exception: on a device thread it would end the process.

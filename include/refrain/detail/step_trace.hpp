@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <exception>
 #include <string>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -47,18 +46,6 @@ struct StepTrace {
   StepCost cost;
   std::string error;
 };
-
-/// Calls it as its user would: a LibTorch holder's call operator does not know a `forward` that is a template.
-template <class Thing, class... Inputs>
-auto call_thing(Thing& thing, Inputs&... inputs) {
-  if constexpr (Holder<std::remove_const_t<Thing>> && std::is_void_v<decltype(thing(inputs...))>) {
-    return thing->forward(inputs...);
-  } else if constexpr (Module<std::remove_const_t<Thing>>) {
-    return thing.forward(inputs...);
-  } else {
-    return thing(inputs...);
-  }
-}
 
 /// Gives the gradient that is sent into an output: no two elements alike, so that none cancel.
 [[nodiscard]] inline at::Tensor probe_gradient(const at::Tensor& output) {

@@ -127,17 +127,24 @@ class FunctionFrame final : public Frame {
   }
 
   variable_list backward(const variable_list& gradients, const std::vector<bool>& wanted) {
-    const edge_list& targets = targets_;
-    const bool create_graph = at::GradMode::is_enabled();
     const GraphBorder border;
     std::vector<at::Tensor> results;
+    variable_list answers;
     try {
-      replay(nullptr, &results);
+      // What the replay's own graph saved of a buffer is only there until the buffer is put back.
+      replay(nullptr, &results, [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
     } catch (const std::exception&) {
       throw;
     } catch (...) {
       fail_non_standard();
     }
+    return answers;
+  }
+
+  variable_list backward_through(std::vector<at::Tensor> results, const GraphBorder& border,
+                                 const variable_list& gradients, const std::vector<bool>& wanted) {
+    const edge_list& targets = targets_;
+    const bool create_graph = at::GradMode::is_enabled();
     edge_list roots;
     variable_list root_gradients;
     edge_list all_roots;
