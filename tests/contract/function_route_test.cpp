@@ -74,6 +74,19 @@ TEST(FunctionRoute, ServesAParameterThatItsForwardChanges) {
   });
 }
 
+TEST(FunctionRoute, ServesAWriteToAViewOfWhatTheBodyMade) {
+  support::Twin(kFunction).of([](auto wrap, support::Step& step) {
+    auto body = wrap([](Tensor t, Tensor u) {
+      auto whole = t * 2;
+      whole[0].add_(u[0].sin());
+      whole[1].mul_(u[1]);
+      return whole.exp();
+    });
+    const auto t = step.leaf(torch::randn({3, 4}));
+    step.backward(body(t, step.leaf(torch::randn({3, 4}))));
+  });
+}
+
 TEST(FunctionRoute, ServesABufferThatItWritesTwice) {
   support::Twin(kFunction).of([](auto wrap, support::Step& step) {
     auto norm = step.watch(torch::nn::BatchNorm1d(4));

@@ -26,7 +26,7 @@ class Generator {
     s.check = !one_in(8);
     s.function_route = one_in(10);
     if (s.function_route) s.drive = one_in(2) ? Drive::Backward : Drive::Thread;
-    threaded_ = s.drive == Drive::Thread;
+    inner_gradients_ = s.drive != Drive::Thread && s.drive != Drive::Interrupted;
     s.autocast = !s.wide && one_in(5);
     s.nested = one_in(6);
     s.seed = static_cast<std::uint32_t>(engine_());
@@ -79,7 +79,7 @@ class Generator {
     do {
       op = &table[static_cast<std::size_t>(below(static_cast<int>(table.size())))];
     } while (op->kind == Kind::Source || (op->kind == Kind::Random && !random_) ||
-             (op->name == "gradient_inside" && threaded_));
+             (op->name == "gradient_inside" && !inner_gradients_));
     Statement s;
     s.op = op->name;
     s.arguments = some_values(scope, op->arguments);
@@ -128,7 +128,8 @@ class Generator {
   bool random_ = true;
   // The engine runs nodes in the order of numbers that count up in each thread: a gradient that the
   // body takes through a captured graph may save in another order when another thread replays it.
-  bool threaded_ = false;
+  // And the hook that interrupts, registered after the forward, is met by that gradient in the replay.
+  bool inner_gradients_ = true;
   int next_ = 0;
 };
 

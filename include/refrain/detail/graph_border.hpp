@@ -9,6 +9,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -105,16 +106,15 @@ class BorderCut {
       : crossings_(std::move(crossings)) {
     for (const auto& target : targets) ends_.push_back(end_for(target));
     for (const auto& [node, index] : crossings_) {
-      auto& edge = node->next_edges()[index];
+      const auto& edge = node->next_edges()[index];
       const auto place = std::find(targets.begin(), targets.end(), edge) - targets.begin();
-      before_.push_back(std::exchange(edge, ends_[static_cast<std::size_t>(place)]));
+      before_.push_back(edge);
+      lead(crossings_[before_.size() - 1], ends_[static_cast<std::size_t>(place)]);
     }
   }
 
   ~BorderCut() {
-    for (std::size_t i = 0; i < crossings_.size(); ++i) {
-      crossings_[i].from->next_edges()[crossings_[i].index] = std::move(before_[i]);
-    }
+    for (std::size_t i = 0; i < crossings_.size(); ++i) lead(crossings_[i], before_[i]);
   }
 
   BorderCut(const BorderCut&) = delete;
@@ -129,6 +129,13 @@ class BorderCut {
       return std::move(gradients);
     }
   };
+
+  static void lead(const GraphBorder::Crossing& crossing, const torch::autograd::Edge& edge) {
+    crossing.from->next_edges()[crossing.index] = edge;
+    // A write to a view wraps the node of the write, which must lead where the wrapper leads, but for the base.
+    const auto* const write = dynamic_cast<torch::autograd::CopySlices*>(crossing.from);
+    if (write != nullptr && crossing.index > 0 && write->fn != nullptr) write->fn->next_edges()[crossing.index] = edge;
+  }
 
   static torch::autograd::Edge end_for(const torch::autograd::Edge& target) {
     const auto& expected = target.function->input_metadata(target.input_nr);

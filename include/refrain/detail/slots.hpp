@@ -21,6 +21,7 @@ struct Slot {
   TensorFacts facts;
   VersionMark version;
   at::Tensor rebuilt;
+  VersionMark rebuilt_version;  ///< The body may change it later in the replay, where a plain run would complain too.
   bool wanted = true;  ///< Its node has not finished, or been freed, yet.
 
   explicit Slot(const at::Tensor& tensor) : facts(tensor), version(tensor) {}

@@ -71,6 +71,8 @@ class VersionMark {
   }
 
   [[nodiscard]] bool moved() const { return counter_.enabled() && counter_.current_version() != at_; }
+  /// Changed, and not taken back by `rewind()` of another mark of the same tensor.
+  [[nodiscard]] bool advanced() const { return counter_.enabled() && counter_.current_version() > at_; }
   [[nodiscard]] std::uint32_t then() const { return at_; }
   [[nodiscard]] std::uint32_t now() const { return counter_.enabled() ? counter_.current_version() : at_; }
 

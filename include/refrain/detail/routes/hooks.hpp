@@ -149,7 +149,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
       Slot& slot = frame_.slots_[index];
       if (slot.wanted) {
-        if (!slot.rebuilt.defined()) slot.rebuilt = value;
+        if (!slot.rebuilt.defined()) {
+          slot.rebuilt = value;
+          slot.rebuilt_version = VersionMark(value);
+        }
       }
       const bool last = index + 1 == comparison_.expected();
       if (!last || !frame_.stops_early()) return;
@@ -184,8 +187,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& slot = slots_[index];
-    if (slot.version.moved() && options().check() != Check::None) fail_moved(index);
+    if (slot.version.moved() && options().check() != Check::None) fail_moved(index, slot.version);
     if (!slot.rebuilt.defined()) replay_slots(index);
+    if (slot.rebuilt_version.advanced() && options().check() != Check::None) fail_moved(index, slot.rebuilt_version);
     drop_at_end_of_backward();
     order_.wait_for(slot.rebuilt);
     return slot.rebuilt;
@@ -222,12 +226,11 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
   }
 
-  [[noreturn]] void fail_moved(std::size_t index) const {
-    const Slot& slot = slots_[index];
+  [[noreturn]] void fail_moved(std::size_t index, const VersionMark& version) const {
     throw DivergenceError(
         fmt::format("a tensor that `{}` saved for backward was changed in place since the forward.", name()),
-        fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slot.facts), slot.version.then(),
-                    slot.version.now()),
+        fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slots_[index].facts), version.then(),
+                    version.now()),
         "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
         "call backward first, or write to a clone.");
   }
