@@ -64,14 +64,15 @@ double median(std::vector<double> values) {
 
 void print_table(const std::vector<Unit>& units, nlohmann::json& results) {
   const auto& base = units.front();
-  fmt::print("| translation unit | compile time | added | object | added |\n|---|---|---|---|---|\n");
+  fmt::print(
+      "| translation unit | compile time | added | object | added |\n|---|---|---|---|---|\n");
   for (const auto& unit : units) {
     const auto seconds = median(unit.seconds);
     const auto kib = static_cast<double>(unit.bytes) / 1024;
     const auto more_time = 100 * (seconds / median(base.seconds) - 1);
     const auto more_bytes = 100 * (kib * 1024 / static_cast<double>(base.bytes) - 1);
-    fmt::print("| {} | {:.1f} s | {:+.1f} % | {:.0f} KiB | {:+.1f} % |\n", unit.name, seconds, more_time,
-               kib, more_bytes);
+    fmt::print("| {} | {:.1f} s | {:+.1f} % | {:.0f} KiB | {:+.1f} % |\n", unit.name, seconds,
+               more_time, kib, more_bytes);
     results.push_back({{"unit", unit.name},
                        {"seconds", unit.seconds},
                        {"bytes", unit.bytes},

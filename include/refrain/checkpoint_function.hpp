@@ -14,8 +14,8 @@
 namespace refrain {
 namespace detail {
 
-/// A function as the first run calls it: the caller's own. The replay of a function that changes itself when called
-/// starts from what it was before the first run.
+/// A function as the first run calls it: the caller's own. The replay of a function that changes
+/// itself when called starts from what it was before the first run.
 template <class Function, class... Arguments>
 class FunctionCallee {
  public:
@@ -43,7 +43,8 @@ class FunctionCallee {
 
 }  // namespace detail
 
-/// A function that does not remember: what `checkpoint(function)` gives back. Copies share the function.
+/// A function that does not remember: what `checkpoint(function)` gives back. Copies share the
+/// function.
 template <class Function>
 class CheckpointFunction {
  public:
@@ -59,7 +60,8 @@ class CheckpointFunction {
   template <class... Arguments>
     requires std::invocable<Function&, Arguments...>
   auto operator()(Arguments&&... arguments) const {
-    if (!detail::regions_are_on()) return std::invoke(*function_, std::forward<Arguments>(arguments)...);
+    if (!detail::regions_are_on())
+      return std::invoke(*function_, std::forward<Arguments>(arguments)...);
     return detail::call_region(settings_, detail::FunctionCallee<Function, Arguments...>(function_),
                                detail::NothingToWatch{}, std::forward<Arguments>(arguments)...);
   }

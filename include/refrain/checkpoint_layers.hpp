@@ -18,13 +18,15 @@
 
 namespace refrain {
 
-/// Blocks or functions called one after the other, in segments: what `checkpoint(std::vector, policy)` gives back.
+/// Blocks or functions called one after the other, in segments: what `checkpoint(std::vector,
+/// policy)` gives back.
 ///
 ///     auto stack = refrain::checkpoint(blocks, refrain::policy::every(4));
 ///     x = stack(x, mask);   // blocks[i](x, mask) for each i
 ///
-/// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per backward. Copies share
-/// the blocks. Throws `OptionError` or `PlanError` when made if the policy cannot cut that many layers.
+/// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per
+/// backward. Copies share the blocks. Throws `OptionError` or `PlanError` when made if the policy
+/// cannot cut that many layers.
 template <class Layer>
 class CheckpointLayers {
  public:
@@ -41,11 +43,13 @@ class CheckpointLayers {
   template <class Value, class... Extras>
     requires std::invocable<Layer&, std::decay_t<Value>, const std::decay_t<Extras>&...>
   auto operator()(Value&& value, const Extras&... extras) const {
-    using Result = decltype(detail::call_thing(std::declval<Layer&>(), std::declval<std::decay_t<Value>>(), extras...));
-    static_assert(std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
-                  "refrain: each layer must take what the layer before it gives");
-    return detail::SegmentRunner<Calls, Result>::run(Calls{state_}, *state_->regions, Result(std::forward<Value>(value)),
-                                                     extras...);
+    using Result = decltype(detail::call_thing(std::declval<Layer&>(),
+                                               std::declval<std::decay_t<Value>>(), extras...));
+    static_assert(
+        std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
+        "refrain: each layer must take what the layer before it gives");
+    return detail::SegmentRunner<Calls, Result>::run(Calls{state_}, *state_->regions,
+                                                     Result(std::forward<Value>(value)), extras...);
   }
 
   [[nodiscard]] const std::vector<Layer>& layers() const { return state_->layers; }

@@ -34,13 +34,14 @@ struct ForwardCallee {
 
 /// What `CheckpointImpl` is, but for its `forward`.
 ///
-/// A module may make parameters or buffers in its first forward. That forward is watched, and is not forgotten if it
-/// does: a replay would find them made already.
+/// A module may make parameters or buffers in its first forward. That forward is watched, and is
+/// not forgotten if it does: a replay would find them made already.
 template <class Derived, class M>
 class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
  public:
   explicit CheckpointedModule(std::shared_ptr<M> inner, CheckpointOptions options = {})
-      : ModuleMirror<M>(std::move(inner)), settings_(named(std::move(options), this->inner()->name())) {}
+      : ModuleMirror<M>(std::move(inner)),
+        settings_(named(std::move(options), this->inner()->name())) {}
 
   CheckpointedModule()
     requires std::default_initializable<M>
@@ -49,10 +50,12 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   /// Calls the wrapped module's forward, with any of its default arguments left out.
   template <class... Arguments>
   auto call(Arguments&&... arguments) {
-    if (!enabled_ || !regions_are_on()) return this->inner()->forward(std::forward<Arguments>(arguments)...);
+    if (!enabled_ || !regions_are_on())
+      return this->inner()->forward(std::forward<Arguments>(arguments)...);
     const FirstCall first(
         called_, [this] { return count_tensors(*this->inner()); }, [this] { this->reflect(); });
-    return call_region(settings_, ForwardCallee<M>{this->inner()}, first, std::forward<Arguments>(arguments)...);
+    return call_region(settings_, ForwardCallee<M>{this->inner()}, first,
+                       std::forward<Arguments>(arguments)...);
   }
 
   [[nodiscard]] bool enabled() const override { return enabled_; }
@@ -72,7 +75,8 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   }
 
  private:
-  static std::shared_ptr<const RegionSettings> named(CheckpointOptions options, const std::string& fallback) {
+  static std::shared_ptr<const RegionSettings> named(CheckpointOptions options,
+                                                     const std::string& fallback) {
     auto settings = std::make_shared<RegionSettings>();
     settings->name = options.name().empty() ? fallback : options.name();
     settings->options = std::move(options);
@@ -95,12 +99,14 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
 
 }  // namespace detail
 
-/// A module whose forward is a region. To LibTorch it is the wrapped module: its parameters, buffers, children, archive
-/// keys and modes are the wrapped module's own. `forward` has the wrapped module's signature.
+/// A module whose forward is a region. To LibTorch it is the wrapped module: its parameters,
+/// buffers, children, archive keys and modes are the wrapped module's own. `forward` has the
+/// wrapped module's signature.
 template <class M, class Signature = detail::forward_signature_t<M>>
 class CheckpointImpl;
 
-// `forward` is not inherited: `Sequential::at<Module>` and `AnyModule::get<Module>` read the class off `&Module::forward`.
+// `forward` is not inherited: `Sequential::at<Module>` and `AnyModule::get<Module>` read the class
+// off `&Module::forward`.
 template <class M, class Result, class... Arguments>
 class CheckpointImpl<M, Result(Arguments...)>
     : public detail::CheckpointedModule<CheckpointImpl<M, Result(Arguments...)>, M> {
@@ -108,7 +114,9 @@ class CheckpointImpl<M, Result(Arguments...)>
   using detail::CheckpointedModule<CheckpointImpl, M>::CheckpointedModule;
 
   // By value: what a reference refers to may be gone after the call.
-  std::decay_t<Result> forward(Arguments... arguments) { return this->call(std::forward<Arguments>(arguments)...); }
+  std::decay_t<Result> forward(Arguments... arguments) {
+    return this->call(std::forward<Arguments>(arguments)...);
+  }
 };
 
 template <class M>
@@ -123,8 +131,8 @@ class CheckpointImpl<M, detail::ManyForwards>
   }
 };
 
-/// A holder, as `TORCH_MODULE` makes them, of a checkpointed `Block`: copies share the module, `*block` is the
-/// `CheckpointImpl`, `block->inner()` the wrapped module.
+/// A holder, as `TORCH_MODULE` makes them, of a checkpointed `Block`: copies share the module,
+/// `*block` is the `CheckpointImpl`, `block->inner()` the wrapped module.
 template <class Block>
 class Checkpoint : public torch::nn::ModuleHolder<CheckpointImpl<detail::impl_of_t<Block>>> {
   using Impl = CheckpointImpl<detail::impl_of_t<Block>>;
@@ -146,8 +154,9 @@ class Checkpoint : public torch::nn::ModuleHolder<CheckpointImpl<detail::impl_of
       inner.forward(std::forward<Arguments>(arguments)...);
     })
   void operator()(Arguments&&...) {
-    static_assert(detail::always_false<Block>,
-                  "refrain: the checkpointed module's forward() cannot be called with these arguments");
+    static_assert(
+        detail::always_false<Block>,
+        "refrain: the checkpointed module's forward() cannot be called with these arguments");
   }
 };
 

@@ -21,14 +21,17 @@
 
 namespace refrain {
 
-/// A `Sequential` run in segments: what `checkpoint(sequential, policy)` gives back. Its modules, their names and its
-/// archives are the `Sequential`'s own, which stays as it was.
+/// A `Sequential` run in segments: what `checkpoint(sequential, policy)` gives back. Its modules,
+/// their names and its archives are the `Sequential`'s own, which stays as it was.
 ///
-/// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per backward. Throws
-/// `OptionError` or `PlanError` when made if the policy cannot cut that many layers.
-class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::SequentialImpl>, public detail::AnyRegion {
+/// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per
+/// backward. Throws `OptionError` or `PlanError` when made if the policy cannot cut that many
+/// layers.
+class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::SequentialImpl>,
+                                 public detail::AnyRegion {
  public:
-  CheckpointSequentialImpl(torch::nn::Sequential layers, policy::AnyPolicy policy, CheckpointOptions options)
+  CheckpointSequentialImpl(torch::nn::Sequential layers, policy::AnyPolicy policy,
+                           CheckpointOptions options)
       : ModuleMirror(layers.ptr()),
         policy_(std::move(policy)),
         options_(std::move(options)),
@@ -42,7 +45,8 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
   template <class Result = torch::Tensor, class... Inputs>
   Result call(Inputs&&... inputs) {
     if (cut_.stages() != static_cast<std::int64_t>(inner()->size())) recut();
-    if (!enabled_ || !detail::regions_are_on()) return inner()->template forward<Result>(std::forward<Inputs>(inputs)...);
+    if (!enabled_ || !detail::regions_are_on())
+      return inner()->template forward<Result>(std::forward<Inputs>(inputs)...);
     detail::StageValue value(std::forward<Inputs>(inputs)...);
     value = Runner::run(Calls{inner(), regions_}, *regions_, std::move(value));
     return value.template result<Result>();
@@ -60,7 +64,9 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
     recut();
   }
   [[nodiscard]] std::string wrapped_type() const override { return inner()->name(); }
-  [[nodiscard]] std::type_index wrapped_id() const override { return typeid(torch::nn::SequentialImpl); }
+  [[nodiscard]] std::type_index wrapped_id() const override {
+    return typeid(torch::nn::SequentialImpl);
+  }
 
   void pretty_print(std::ostream& stream) const override {
     stream << "refrain::CheckpointSequential<" << policy_.describe() << ">";
@@ -68,7 +74,8 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
 
   [[nodiscard]] std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
-    auto copy = std::make_shared<CheckpointSequentialImpl>(torch::nn::Sequential(clone_inner(device)), policy_, options_);
+    auto copy = std::make_shared<CheckpointSequentialImpl>(
+        torch::nn::Sequential(clone_inner(device)), policy_, options_);
     copy->enabled_ = enabled_;
     copy->set_path(name_);
     return copy;

@@ -32,7 +32,8 @@ using RegionList = std::vector<RegionInfo>;
 
 [[nodiscard]] inline std::string to_string(const RegionInfo& region) {
   return fmt::format("{} ({}): {}", region.name, region.type,
-                     region.enabled ? fmt::format("replayed, {}", to_string(region.options)) : std::string("plain"));
+                     region.enabled ? fmt::format("replayed, {}", to_string(region.options))
+                                    : std::string("plain"));
 }
 
 namespace detail {
@@ -45,9 +46,11 @@ struct PlacedRegion {
 [[nodiscard]] inline std::vector<PlacedRegion> find_regions(torch::nn::Module& model) {
   std::vector<PlacedRegion> found;
   for (const auto& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
-    if (auto* region = dynamic_cast<AnyRegion*>(item.value().get())) found.push_back({item.key(), region});
+    if (auto* region = dynamic_cast<AnyRegion*>(item.value().get()))
+      found.push_back({item.key(), region});
   }
-  if (auto* region = dynamic_cast<AnyRegion*>(&model)) found.insert(found.begin(), PlacedRegion{model.name(), region});
+  if (auto* region = dynamic_cast<AnyRegion*>(&model))
+    found.insert(found.begin(), PlacedRegion{model.name(), region});
   return found;
 }
 
@@ -74,23 +77,27 @@ template <class Model>
   return list;
 }
 
-/// Chooses which of the model's `Checkpoint<...>` blocks are replayed; the others run plainly. Messages then call each by
-/// its place in the model. Gives back what is set.
+/// Chooses which of the model's `Checkpoint<...>` blocks are replayed; the others run plainly.
+/// Messages then call each by its place in the model. Gives back what is set.
 ///
 ///     refrain::enable(*model, refrain::policy::one_in(2));
 ///
-/// The blocks are the stages that the policy cuts; a block is replayed if it lies in a replayed segment. Whatever follows
-/// the last block may hold memory of its own, so policies that leave the last stage plain do not do so here.
-/// Throws `OptionError` if the model has no such block or the policy chooses none (but `policy::none()` may).
+/// The blocks are the stages that the policy cuts; a block is replayed if it lies in a replayed
+/// segment. Whatever follows the last block may hold memory of its own, so policies that leave the
+/// last stage plain do not do so here. Throws `OptionError` if the model has no such block or the
+/// policy chooses none (but `policy::none()` may).
 template <class Model>
 RegionList enable(Model& model, const policy::AnyPolicy& policy = policy::all()) {
   const auto found = detail::find_regions(detail::module_of(model));
   if (found.empty()) {
-    throw OptionError(fmt::format("enable({}): the model has no checkpointed block.", policy.describe()),
-                      "wrap blocks where they are registered: register_module(\"block\", refrain::checkpoint(Block(512))).");
+    throw OptionError(
+        fmt::format("enable({}): the model has no checkpointed block.", policy.describe()),
+        "wrap blocks where they are registered: register_module(\"block\", "
+        "refrain::checkpoint(Block(512))).");
   }
   Chain chain{.stages = {}, .tail = Tail::More};
-  for (const auto& [path, region] : found) chain.stages.push_back({path, region->wrapped_type(), region->wrapped_id()});
+  for (const auto& [path, region] : found)
+    chain.stages.push_back({path, region->wrapped_type(), region->wrapped_id()});
   const Segmentation cut = policy.cut(chain);
   for (const SegmentNode& node : cut) {
     for (std::int64_t i = node.range.begin; i < node.range.end; ++i) {
@@ -105,7 +112,8 @@ RegionList enable(Model& model, const policy::AnyPolicy& policy = policy::all())
 /// Runs every checkpointed block of the model plainly. Gives back what is set.
 template <class Model>
 RegionList disable(Model& model) {
-  for (const auto& [path, region] : detail::find_regions(detail::module_of(model))) region->set_enabled(false);
+  for (const auto& [path, region] : detail::find_regions(detail::module_of(model)))
+    region->set_enabled(false);
   return regions(model);
 }
 

@@ -12,25 +12,29 @@
 
 namespace refrain {
 
-/// What happens to the random stream: `Preserve` makes the replay draw the first run's numbers and leaves the stream
-/// where the plain run leaves it; `Ignore` does neither, for regions that draw nothing or may draw anew.
+/// What happens to the random stream: `Preserve` makes the replay draw the first run's numbers and
+/// leaves the stream where the plain run leaves it; `Ignore` does neither, for regions that draw
+/// nothing or may draw anew.
 enum class Rng { Preserve, Ignore };
 
-/// What is compared between first run and replay: nothing, or number, shape, dtype and device of what autograd saves
-/// and the versions of all that the region reads.
+/// What is compared between first run and replay: nothing, or number, shape, dtype and device of
+/// what autograd saves and the versions of all that the region reads.
 enum class Check { None, Metadata };
 
-/// The way into autograd: saved-tensor hooks (the default, gradients flow in the original graph), or one graph node that
-/// runs the body again in its backward.
+/// The way into autograd: saved-tensor hooks (the default, gradients flow in the original graph),
+/// or one graph node that runs the body again in its backward.
 enum class Route { Hooks, Function };
 
-/// Whether a replay ends once it has rebuilt the last tensor that is needed: where that saves more time than it costs
-/// (the default), always, or never. What the region does after that point then happens in the first run only.
+/// Whether a replay ends once it has rebuilt the last tensor that is needed: where that saves more
+/// time than it costs (the default), always, or never. What the region does after that point then
+/// happens in the first run only.
 enum class EarlyStop { Auto, On, Off };
 
-/// How a region forgets and replays. Each setting may be given alone: `checkpoint(block, Rng::Ignore)`.
+/// How a region forgets and replays. Each setting may be given alone: `checkpoint(block,
+/// Rng::Ignore)`.
 ///
-///     auto quiet = refrain::checkpoint(block, refrain::CheckpointOptions().name("decoder").rng(refrain::Rng::Ignore));
+///     auto quiet = refrain::checkpoint(block,
+///     refrain::CheckpointOptions().name("decoder").rng(refrain::Rng::Ignore));
 class CheckpointOptions {
  public:
   CheckpointOptions() = default;
@@ -50,9 +54,12 @@ class CheckpointOptions {
   /// Default: `EarlyStop::Auto`.
   CheckpointOptions& early_stop(EarlyStop value) { return set(early_stop_, value); }
   /// Generators of the user's own that the region draws from. Default: none.
-  CheckpointOptions& generators(std::vector<at::Generator> value) { return set(generators_, std::move(value)); }
-  /// Tensors that the region changes where Refrain cannot see it, through raw pointers: the replay reads what they held
-  /// at the call, and they move once. Costs a copy of each a call. Default: none.
+  CheckpointOptions& generators(std::vector<at::Generator> value) {
+    return set(generators_, std::move(value));
+  }
+  /// Tensors that the region changes where Refrain cannot see it, through raw pointers: the replay
+  /// reads what they held at the call, and they move once. Costs a copy of each a call. Default:
+  /// none.
   CheckpointOptions& state(std::vector<at::Tensor> value) { return set(state_, std::move(value)); }
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -85,7 +92,8 @@ class CheckpointOptions {
   if (options.check() == Check::None) text += ", unchecked";
   if (options.early_stop() == EarlyStop::On) text += ", always stopped early";
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
-  if (!options.generators().empty()) text += fmt::format(", {} generators", options.generators().size());
+  if (!options.generators().empty())
+    text += fmt::format(", {} generators", options.generators().size());
   if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());
   return text;
 }

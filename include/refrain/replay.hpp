@@ -39,7 +39,8 @@ class ReplayMark {
 
 }  // namespace detail
 
-/// True while the calling thread is inside a replay, at any depth: for code that must run once a step.
+/// True while the calling thread is inside a replay, at any depth: for code that must run once a
+/// step.
 ///
 ///     if (!refrain::replaying()) ++tokens_seen;
 [[nodiscard]] inline bool replaying() { return detail::thread_state.replays > 0; }

@@ -27,7 +27,8 @@ class VerifyOptions {
     tolerance_ = value;
     return *this;
   }
-  /// Seeds the random generators before each step. Default: both steps start from the generators as they are.
+  /// Seeds the random generators before each step. Default: both steps start from the generators as
+  /// they are.
   VerifyOptions& seed(std::uint64_t value) {
     seed_ = value;
     return *this;
@@ -49,7 +50,8 @@ class Verifier {
       : options_(options), thing_(thing), inputs_(inputs...) {}
 
   [[nodiscard]] VerifyReport run() {
-    // The checkpointed step goes first: a cache that the plain step had filled could hide what a replay does to it.
+    // The checkpointed step goes first: a cache that the plain step had filled could hide what a
+    // replay does to it.
     StepTrace quiet = step(Side::Checkpointed);
     if (made_tensors_) quiet = step(Side::Checkpointed);
     const StepTrace plain = step(Side::Plain);
@@ -76,7 +78,8 @@ class Verifier {
     StepTrace trace;
     const Owned owned = Owned::of(thing_);
     std::vector<OutsideWrite> state;
-    for (const NamedTensor& buffer : owned.buffers) state.push_back({buffer.tensor.detach(), buffer.tensor.detach().clone()});
+    for (const NamedTensor& buffer : owned.buffers)
+      state.push_back({buffer.tensor.detach(), buffer.tensor.detach().clone()});
     const OutsideStateScope buffers_come_back(state);
     std::vector<RandomState> before = generators();
     if (options_.seed()) {
@@ -94,9 +97,12 @@ class Verifier {
     }
     made_tensors_ = Owned::of(thing_).buffers.size() != owned.buffers.size() ||
                     Owned::of(thing_).parameters.size() != owned.parameters.size();
-    for (const NamedTensor& buffer : owned.buffers) trace.buffers.push_back(copy("buffer " + buffer.name, buffer.tensor));
+    for (const NamedTensor& buffer : owned.buffers)
+      trace.buffers.push_back(copy("buffer " + buffer.name, buffer.tensor));
     for (const OutsideWrite& write : captured) {
-      trace.buffers.push_back(copy(fmt::format("captured buffer {}", trace.buffers.size() - owned.buffers.size()), write.live));
+      trace.buffers.push_back(
+          copy(fmt::format("captured buffer {}", trace.buffers.size() - owned.buffers.size()),
+               write.live));
     }
     put_back(captured);
     trace.generators = generators();
@@ -104,7 +110,8 @@ class Verifier {
     return trace;
   }
 
-  void run_step(StepTrace& trace, const Owned& owned, GradientsAside& aside, std::vector<OutsideWrite>& captured) {
+  void run_step(StepTrace& trace, const Owned& owned, GradientsAside& aside,
+                std::vector<OutsideWrite>& captured) {
     const std::uint64_t replays = replays_begun.load();
     const StepMeter meter(device());
     const GraphBorder border;
@@ -121,7 +128,8 @@ class Verifier {
       Footprint footprint("verify", none, Footprint::TrackedWrites::LetPass);
       const Footprint::Scope watched(&footprint);
       const CapturedWrites note(footprint, owned, captured);
-      auto result = std::apply([this](auto&... input) { return call_thing(thing_, input...); }, inputs);
+      auto result =
+          std::apply([this](auto&... input) { return call_thing(thing_, input...); }, inputs);
       for_each_tensor_in(result, [&](at::Tensor& tensor) {
         if (!tensor.defined()) return;
         trace.outputs.push_back(copy(fmt::format("output {}", trace.outputs.size()), tensor));
@@ -145,31 +153,38 @@ class Verifier {
     const Reached reached(edges, border);
     edges.clear();
     const auto is_known = [&](const at::Tensor& leaf) {
-      return std::any_of(leaves.begin(), leaves.end(), [&](const at::Tensor& input) { return input.is_same(leaf); }) ||
-             std::any_of(owned.parameters.begin(), owned.parameters.end(),
-                         [&](const NamedTensor& parameter) { return parameter.tensor.is_same(leaf); });
+      return std::any_of(leaves.begin(), leaves.end(),
+                         [&](const at::Tensor& input) { return input.is_same(leaf); }) ||
+             std::any_of(
+                 owned.parameters.begin(), owned.parameters.end(),
+                 [&](const NamedTensor& parameter) { return parameter.tensor.is_same(leaf); });
     };
     for (const at::Tensor& leaf : reached.leaves) {
       if (is_known(leaf)) continue;
       aside.add(leaf);
-      if (std::none_of(captured_.begin(), captured_.end(), [&](const at::Tensor& known) { return known.is_same(leaf); })) {
+      if (std::none_of(captured_.begin(), captured_.end(),
+                       [&](const at::Tensor& known) { return known.is_same(leaf); })) {
         captured_.push_back(leaf);
       }
     }
     if (!roots.empty()) torch::autograd::backward(roots, probes, reached.older_graph);
     roots.clear();
     for (std::size_t i = 0; i < leaves.size(); ++i) {
-      if (leaves[i].requires_grad()) trace.input_gradients.push_back(copy(fmt::format("gradient of input {}", i), leaves[i].grad()));
+      if (leaves[i].requires_grad())
+        trace.input_gradients.push_back(
+            copy(fmt::format("gradient of input {}", i), leaves[i].grad()));
     }
     for (const NamedTensor& parameter : owned.parameters) {
       trace.gradients.push_back(copy("gradient of " + parameter.name, parameter.tensor.grad()));
     }
     for (std::size_t i = 0; i < captured_.size(); ++i) {
-      trace.gradients.push_back(copy(fmt::format("gradient of captured tensor {}", i), captured_[i].grad()));
+      trace.gradients.push_back(
+          copy(fmt::format("gradient of captured tensor {}", i), captured_[i].grad()));
     }
   }
 
-  /// Takes what the footprint saw written, but for buffers that the thing owns, also if the run ends in an exception.
+  /// Takes what the footprint saw written, but for buffers that the thing owns, also if the run
+  /// ends in an exception.
   class CapturedWrites {
    public:
     CapturedWrites(const Footprint& footprint, const Owned& owned, std::vector<OutsideWrite>& out)
@@ -178,9 +193,9 @@ class Verifier {
     CapturedWrites& operator=(const CapturedWrites&) = delete;
     ~CapturedWrites() {
       for (const OutsideWrite& write : footprint_.writes()) {
-        const bool known = std::any_of(owned_.buffers.begin(), owned_.buffers.end(), [&](const NamedTensor& buffer) {
-          return buffer.tensor.is_alias_of(write.live);
-        });
+        const bool known = std::any_of(
+            owned_.buffers.begin(), owned_.buffers.end(),
+            [&](const NamedTensor& buffer) { return buffer.tensor.is_alias_of(write.live); });
         if (!known) out_.push_back(write);
       }
     }
@@ -193,7 +208,8 @@ class Verifier {
 
   static void put_back(std::vector<OutsideWrite>& captured) {
     const at::NoGradGuard no_grad;
-    for (auto write = captured.rbegin(); write != captured.rend(); ++write) write->live.copy_(write->entry);
+    for (auto write = captured.rbegin(); write != captured.rend(); ++write)
+      write->live.copy_(write->entry);
   }
 
   static NamedTensor copy(std::string name, const at::Tensor& tensor) {
@@ -210,16 +226,21 @@ class Verifier {
 
   [[nodiscard]] std::vector<RandomState> generators() {
     std::vector<at::Generator> extra;
-    if constexpr (requires { thing_.options().generators(); }) extra = thing_.options().generators();
-    if constexpr (requires { thing_->options().generators(); }) extra = thing_->options().generators();
+    if constexpr (requires { thing_.options().generators(); })
+      extra = thing_.options().generators();
+    if constexpr (requires { thing_->options().generators(); })
+      extra = thing_->options().generators();
     return random_states(extra);
   }
 
-  [[nodiscard]] std::vector<Difference> compare(const StepTrace& plain, const StepTrace& quiet) const {
+  [[nodiscard]] std::vector<Difference> compare(const StepTrace& plain,
+                                                const StepTrace& quiet) const {
     std::vector<Difference> found;
-    const auto all = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b, const char* what) {
+    const auto all = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
+                         const char* what) {
       if (a.size() != b.size()) {
-        found.push_back({what, fmt::format("{} in the plain step, {} in the checkpointed one", a.size(), b.size())});
+        found.push_back({what, fmt::format("{} in the plain step, {} in the checkpointed one",
+                                           a.size(), b.size())});
         return;
       }
       for (std::size_t i = 0; i < a.size(); ++i) {
@@ -233,7 +254,8 @@ class Verifier {
     all(plain.buffers, quiet.buffers, "number of buffers that change");
     for (std::size_t i = 0; i < plain.generators.size(); ++i) {
       if (!plain.generators[i].equals(quiet.generators[i])) {
-        found.push_back({fmt::format("random generator {} after the step", i), "it stands at another place in its stream"});
+        found.push_back({fmt::format("random generator {} after the step", i),
+                         "it stands at another place in its stream"});
       }
     }
     return found;
@@ -248,27 +270,32 @@ class Verifier {
 
 }  // namespace detail
 
-/// Proves on your own model that checkpointing changes nothing: runs one step checkpointed and one plain from the same
-/// state, and compares outputs, gradients, buffers and random generators, by default bit for bit.
+/// Proves on your own model that checkpointing changes nothing: runs one step checkpointed and one
+/// plain from the same state, and compares outputs, gradients, buffers and random generators, by
+/// default bit for bit.
 ///
 ///     auto report = refrain::verify(net, x);
 ///     if (!report.ok()) fmt::print("{}\n", report);
 ///
-/// `thing` is anything that can be called: a checkpointed block, function or chain, or a whole model with regions inside.
-/// A step is forward and backward, from fixed gradients of all outputs. Parameters' gradients, buffers and random
-/// generators come back as they were; what the code keeps elsewhere (a counter, a cache) does not, and shows as a
-/// difference. Memory and time: two plain steps and one checkpointed one, three copies of gradients and buffers.
+/// `thing` is anything that can be called: a checkpointed block, function or chain, or a whole
+/// model with regions inside. A step is forward and backward, from fixed gradients of all outputs.
+/// Parameters' gradients, buffers and random generators come back as they were; what the code keeps
+/// elsewhere (a counter, a cache) does not, and shows as a difference. Memory and time: two plain
+/// steps and one checkpointed one, three copies of gradients and buffers.
 template <class Thing, class... Inputs>
   requires(!std::is_same_v<std::decay_t<Thing>, VerifyOptions>)
 [[nodiscard]] VerifyReport verify(Thing&& thing, const Inputs&... inputs) {
   const VerifyOptions options;
-  return detail::Verifier<std::remove_reference_t<Thing>, Inputs...>(options, thing, inputs...).run();
+  return detail::Verifier<std::remove_reference_t<Thing>, Inputs...>(options, thing, inputs...)
+      .run();
 }
 
 /// As above, with a tolerance or a seed: `verify(VerifyOptions().seed(1), net, x)`.
 template <class Thing, class... Inputs>
-[[nodiscard]] VerifyReport verify(const VerifyOptions& options, Thing&& thing, const Inputs&... inputs) {
-  return detail::Verifier<std::remove_reference_t<Thing>, Inputs...>(options, thing, inputs...).run();
+[[nodiscard]] VerifyReport verify(const VerifyOptions& options, Thing&& thing,
+                                  const Inputs&... inputs) {
+  return detail::Verifier<std::remove_reference_t<Thing>, Inputs...>(options, thing, inputs...)
+      .run();
 }
 
 }  // namespace refrain

@@ -14,7 +14,8 @@
 
 namespace refrain {
 
-/// A tensor, or a random generator, that is not the same after a plain and after a checkpointed step.
+/// A tensor, or a random generator, that is not the same after a plain and after a checkpointed
+/// step.
 struct Difference {
   std::string what;  ///< "gradient of fc1.weight"
   std::string how;   ///< "float32[64, 64] on cpu: 12 of 4096 elements differ, by at most 0.031"
@@ -32,9 +33,10 @@ struct StepCost {
 ///     auto report = refrain::verify(model, x);
 ///     if (!report.ok()) fmt::print("{}\n", report);
 struct VerifyReport {
-  std::size_t outputs = 0;              ///< How many of each were compared.
+  std::size_t outputs = 0;  ///< How many of each were compared.
   std::size_t input_gradients = 0;
-  std::size_t parameter_gradients = 0;  ///< Of parameters, and of whatever else a function captured.
+  std::size_t parameter_gradients =
+      0;  ///< Of parameters, and of whatever else a function captured.
   std::size_t buffers = 0;
   std::size_t generators = 0;
   double tolerance = 0.0;
@@ -46,15 +48,21 @@ struct VerifyReport {
   bool repeatable = true;               ///< Two plain steps from one state give the same.
 
   /// Whether the checkpointed step did what the plain step does.
-  [[nodiscard]] bool ok() const { return differences.empty() && plain_error.empty() && checkpointed_error.empty(); }
+  [[nodiscard]] bool ok() const {
+    return differences.empty() && plain_error.empty() && checkpointed_error.empty();
+  }
 };
 
 namespace detail {
 
-inline std::string share_line(const char* what, const std::optional<Bytes>& plain, const std::optional<Bytes>& quiet) {
+inline std::string share_line(const char* what, const std::optional<Bytes>& plain,
+                              const std::optional<Bytes>& quiet) {
   if (!plain || !quiet) return {};
-  const double share = plain->count() > 0 ? 100.0 * static_cast<double>(quiet->count()) / static_cast<double>(plain->count()) : 0;
-  return fmt::format("\n  {}: {} plain, {} checkpointed ({:.1f} % of plain)", what, *plain, *quiet, share);
+  const double share = plain->count() > 0 ? 100.0 * static_cast<double>(quiet->count()) /
+                                                static_cast<double>(plain->count())
+                                          : 0;
+  return fmt::format("\n  {}: {} plain, {} checkpointed ({:.1f} % of plain)", what, *plain, *quiet,
+                     share);
 }
 
 }  // namespace detail
@@ -67,22 +75,28 @@ inline std::string share_line(const char* what, const std::optional<Bytes>& plai
     text += fmt::format("FAILED, the plain step threw:\n  {}", report.plain_error);
   } else if (!report.differences.empty()) {
     const Difference& first = report.differences.front();
-    text += fmt::format("DIFFERENT in {} of the things compared; first: {}\n  {}", report.differences.size(), first.what, first.how);
+    text += fmt::format("DIFFERENT in {} of the things compared; first: {}\n  {}",
+                        report.differences.size(), first.what, first.how);
   } else if (report.tolerance > 0) {
     text += fmt::format("equal within {}", report.tolerance);
   } else {
     text += "equal, bit for bit";
   }
   if (!report.ok() && !report.repeatable) {
-    text += "\n  two plain steps from the same state differ too: the code keeps state or draws numbers of its own.";
+    text +=
+        "\n  two plain steps from the same state differ too: the code keeps state or draws numbers "
+        "of its own.";
   }
   text += fmt::format(
-      "\n  compared: {} outputs, {} input gradients, {} parameter gradients, {} buffers, {} random generators",
-      report.outputs, report.input_gradients, report.parameter_gradients, report.buffers, report.generators);
+      "\n  compared: {} outputs, {} input gradients, {} parameter gradients, {} buffers, {} random "
+      "generators",
+      report.outputs, report.input_gradients, report.parameter_gradients, report.buffers,
+      report.generators);
   text += detail::share_line("saved by forward", report.plain.saved, report.checkpointed.saved);
   text += detail::share_line("peak of the step", report.plain.peak, report.checkpointed.peak);
   text += fmt::format("\n  replays: {}", report.checkpointed.replays);
-  if (report.checkpointed.replays == 0) text += " (nothing was forgotten: no region was called, or none is enabled)";
+  if (report.checkpointed.replays == 0)
+    text += " (nothing was forgotten: no region was called, or none is enabled)";
   return text;
 }
 

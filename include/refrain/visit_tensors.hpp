@@ -53,8 +53,9 @@ struct AnyVisitor {
 
 /// Whether the tensors inside a value, if it has any, can be found.
 template <class T>
-inline constexpr bool kVisitable = std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
-                                   std::is_same_v<T, std::string> || TaughtByUser<T, AnyVisitor>;
+inline constexpr bool kVisitable =
+    std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+    std::is_same_v<T, std::string> || TaughtByUser<T, AnyVisitor>;
 template <class... T>
 inline constexpr bool kVisitable<std::tuple<T...>> = (kVisitable<T> && ...);
 template <class A, class B>
@@ -98,11 +99,13 @@ class TensorVisitor {
   OnTensor& on_tensor_;
 };
 
-/// Visits the tensors of `value`: tensors, and tuples, pairs, arrays, vectors, maps and optionals of what can be visited,
-/// and structs that a free function found by argument-dependent lookup teaches:
+/// Visits the tensors of `value`: tensors, and tuples, pairs, arrays, vectors, maps and optionals
+/// of what can be visited, and structs that a free function found by argument-dependent lookup
+/// teaches:
 ///
 ///     struct Out { torch::Tensor a; std::vector<torch::Tensor> b; };
-///     template <class Visitor> void visit_tensors(Out& out, Visitor&& visit) { visit(out.a); visit(out.b); }
+///     template <class Visitor> void visit_tensors(Out& out, Visitor&& visit) { visit(out.a);
+///     visit(out.b); }
 template <class T, class OnTensor>
 void for_each_tensor_in(T& value, OnTensor&& on_tensor) {
   TensorVisitor<std::remove_reference_t<OnTensor>> visitor(on_tensor);

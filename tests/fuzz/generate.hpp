@@ -128,7 +128,8 @@ class Generator {
   bool random_ = true;
   // The engine runs nodes in the order of numbers that count up in each thread: a gradient that the
   // body takes through a captured graph may save in another order when another thread replays it.
-  // And the hook that interrupts, registered after the forward, is met by that gradient in the replay.
+  // And the hook that interrupts, registered after the forward, is met by that gradient in the
+  // replay.
   bool inner_gradients_ = true;
   int next_ = 0;
 };

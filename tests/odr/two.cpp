@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <refrain/refrain.hpp>
-
 #include "odr/odr.hpp"
+#include <refrain/refrain.hpp>
 
 #include <torch/nn/modules/linear.h>
 

@@ -89,9 +89,8 @@ TEST_P(Shapes, AMapOfTensorsGoesInAndComesOut) {
 TEST_P(Shapes, A14_AStructOfTheUsersOwnKeepsItsTypeAndItsGradients) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({4}));
-    auto region = wrap([](Tensor t) {
-      return mine::Out{t.sin(), {t.exp(), t.cos()}, {{"last", t.tanh()}}, 7};
-    });
+    auto region = wrap(
+        [](Tensor t) { return mine::Out{t.sin(), {t.exp(), t.cos()}, {{"last", t.tanh()}}, 7}; });
     const mine::Out out = region(x);
     EXPECT_EQ(out.count, 7);
     ASSERT_EQ(out.b.size(), 2U);

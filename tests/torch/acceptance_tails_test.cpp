@@ -47,14 +47,8 @@ std::vector<Tail> tails() {
       {"a product, then a sum", [=](Tensor t) { return t.matmul(weight) + 1; }},
       {"masked fill", [=](Tensor t) { return t.masked_fill(mask, 0.5); }},
       {"where", [=](Tensor t) { return torch::where(mask, t, t * 2); }},
-      {"index",
-       [=](Tensor t) {
-         return t.index({torch::indexing::Slice(), columns});
-       }},
-      {"gather",
-       [=](Tensor t) {
-         return t.gather(1, columns.expand({kRows, kRows}));
-       }},
+      {"index", [=](Tensor t) { return t.index({torch::indexing::Slice(), columns}); }},
+      {"gather", [=](Tensor t) { return t.gather(1, columns.expand({kRows, kRows})); }},
       {"topk", [](Tensor t) { return std::get<0>(t.topk(99)); }},
       {"sort", [](Tensor t) { return std::get<0>(t.sort()); }},
       {"max", [](Tensor t) { return std::get<0>(t.max(1)); }},
@@ -100,19 +94,10 @@ std::vector<Tail> tails() {
          return F::grid_sample(t.view({1, 1, kRows, kColumns}),
                                t.tanh().view({1, kRows, kColumns / 2, 2}));
        }},
-      {"einsum",
-       [=](Tensor t) {
-         return torch::einsum("ij,jk->ik", {t, weight});
-       }},
-      {"cat",
-       [](Tensor t) {
-         return torch::cat({t, t.exp(), t}, 1);
-       }},
+      {"einsum", [=](Tensor t) { return torch::einsum("ij,jk->ik", {t, weight}); }},
+      {"cat", [](Tensor t) { return torch::cat({t, t.exp(), t}, 1); }},
       {"index put", [=](Tensor t) { return t.clone().index_put_({mask}, t.sum()); }},
-      {"scatter",
-       [=](Tensor t) {
-         return t.scatter(1, columns.expand({kRows, kRows}), 0.5);
-       }},
+      {"scatter", [=](Tensor t) { return t.scatter(1, columns.expand({kRows, kRows}), 0.5); }},
       {"complex", [](Tensor t) { return torch::view_as_real(torch::fft_fft(t).exp()); }},
       {"foreach",
        [](Tensor t) {

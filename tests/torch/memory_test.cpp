@@ -93,7 +93,8 @@ TEST(Memory, DataIsAsAlignedAsLibTorchsOwn) {
 }
 
 TEST(Memory, RefusesADeviceThatIsNotHere) {
-  if (at::hasXLA()) GTEST_SKIP() << "this process has an XLA device, the test needs one that is absent";
+  if (at::hasXLA())
+    GTEST_SKIP() << "this process has an XLA device, the test needs one that is absent";
   try {
     (void)refrain::memory(at::Device(at::kXLA, 0));
     FAIL() << "no error";

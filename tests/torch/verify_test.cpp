@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "../support/seeded.hpp"
-
 #include <refrain/checkpoint.hpp>
 #include <refrain/verify.hpp>
 
+#include <torch/torch.h>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <random>
 #include <string>
@@ -61,7 +61,8 @@ TEST_F(Verify, PutsEverythingBack) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     EXPECT_TRUE(torch::equal(layers->parameters()[i].grad(), gradients[i]));
   }
-  for (std::size_t i = 0; i < buffers.size(); ++i) EXPECT_TRUE(torch::equal(layers->buffers()[i], buffers[i]));
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    EXPECT_TRUE(torch::equal(layers->buffers()[i], buffers[i]));
   EXPECT_TRUE(torch::equal(x.grad(), input_gradient));
   EXPECT_TRUE(torch::equal(at::globalContext().defaultGenerator(at::kCPU).get_state(), generator));
 }
@@ -88,9 +89,8 @@ TEST_F(Verify, LeavesTheGraphOfACapturedTensorUsable) {
 
 TEST_F(Verify, CatchesABodyWithAGeneratorOfItsOwn) {
   std::mt19937 own(3);
-  auto noisy = refrain::checkpoint([&](torch::Tensor x) {
-    return (x * static_cast<double>(own() % 1000)).sin();
-  });
+  auto noisy = refrain::checkpoint(
+      [&](torch::Tensor x) { return (x * static_cast<double>(own() % 1000)).sin(); });
   const auto report = refrain::verify(noisy, an_input());
   EXPECT_FALSE(report.ok());
   EXPECT_FALSE(report.repeatable);
@@ -99,7 +99,8 @@ TEST_F(Verify, CatchesABodyWithAGeneratorOfItsOwn) {
 
 TEST_F(Verify, CatchesACounterThatChangesThePath) {
   int calls = 0;
-  auto fickle = refrain::checkpoint([&](torch::Tensor x) { return calls++ % 2 == 0 ? x.sin().exp() : x.sigmoid(); });
+  auto fickle = refrain::checkpoint(
+      [&](torch::Tensor x) { return calls++ % 2 == 0 ? x.sin().exp() : x.sigmoid(); });
   EXPECT_FALSE(refrain::verify(fickle, an_input()).ok());
 }
 
@@ -118,16 +119,19 @@ TEST_F(Verify, CatchesAStaleCache) {
 TEST_F(Verify, NamesTheFirstTensorThatDiffersAndByHowMuch) {
   torch::nn::Linear linear(8, 8);
   int calls = 0;
-  auto drifting = refrain::checkpoint([&](torch::Tensor x) { return linear(x * (1.0 + 0.5 * calls++)).sin(); });
+  auto drifting =
+      refrain::checkpoint([&](torch::Tensor x) { return linear(x * (1.0 + 0.5 * calls++)).sin(); });
   const auto report = refrain::verify(drifting, an_input());
   ASSERT_FALSE(report.differences.empty());
   EXPECT_EQ(report.differences.front().what, "output 0");
-  EXPECT_NE(report.differences.front().how.find("of 128 elements differ, by at most"), std::string::npos)
+  EXPECT_NE(report.differences.front().how.find("of 128 elements differ, by at most"),
+            std::string::npos)
       << report.differences.front().how;
 }
 
 TEST_F(Verify, ServesAWholeModelWithRegionsInside) {
-  torch::nn::Sequential net(torch::nn::Linear(8, 8), refrain::checkpoint(normed_stack(), refrain::policy::every(4)),
+  torch::nn::Sequential net(torch::nn::Linear(8, 8),
+                            refrain::checkpoint(normed_stack(), refrain::policy::every(4)),
                             torch::nn::Linear(8, 2));
   const auto report = refrain::verify(refrain::VerifyOptions().seed(5), net, an_input());
   EXPECT_TRUE(report.ok()) << fmt::format("{}", report);
@@ -143,7 +147,8 @@ TEST_F(Verify, SaysThatNothingWasForgottenWhereNoRegionRan) {
 
 TEST_F(Verify, AcceptsDifferencesWithinTheTolerance) {
   int calls = 0;
-  auto drifting = refrain::checkpoint([&](torch::Tensor x) { return (x * (1.0 + 1e-6 * calls++)).sin(); });
+  auto drifting =
+      refrain::checkpoint([&](torch::Tensor x) { return (x * (1.0 + 1e-6 * calls++)).sin(); });
   EXPECT_FALSE(refrain::verify(drifting, an_input()).ok());
   EXPECT_TRUE(refrain::verify(refrain::VerifyOptions().tolerance(1e-3), drifting, an_input()).ok());
 }

@@ -14,7 +14,8 @@
 
 namespace refrain::detail {
 
-/// What goes from one layer of a `Sequential` to the next: the first layer's inputs, then one result.
+/// What goes from one layer of a `Sequential` to the next: the first layer's inputs, then one
+/// result.
 class StageValue {
  public:
   template <class... Inputs>
@@ -34,14 +35,16 @@ class StageValue {
     } else if (values_.size() == 2) {
       out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1])));
     } else if (values_.size() == 3) {
-      out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1]), std::move(values_[2])));
+      out.push_back(
+          layer.any_forward(std::move(values_[0]), std::move(values_[1]), std::move(values_[2])));
     } else {
       if (values_.size() != 4) {
-        throw OptionError(fmt::format("the first layer of a chain takes 1 to 4 inputs, got {}.", values_.size()),
-                          "pack them into a tuple or a struct.");
+        throw OptionError(
+            fmt::format("the first layer of a chain takes 1 to 4 inputs, got {}.", values_.size()),
+            "pack them into a tuple or a struct.");
       }
-      out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1]), std::move(values_[2]),
-                                      std::move(values_[3])));
+      out.push_back(layer.any_forward(std::move(values_[0]), std::move(values_[1]),
+                                      std::move(values_[2]), std::move(values_[3])));
     }
     values_ = std::move(out);
     return std::move(*this);

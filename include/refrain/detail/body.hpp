@@ -26,11 +26,13 @@ class Body {
  public:
   virtual ~Body() = default;
 
-  /// Runs with `inputs` as the tensor arguments. The result's tensors go to `outputs` unless it is null.
+  /// Runs with `inputs` as the tensor arguments. The result's tensors go to `outputs` unless it is
+  /// null.
   virtual void run(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>* outputs) = 0;
 };
 
-/// How an argument is kept for the replay, and lent to it: by value, and views of someone else's memory as what they view.
+/// How an argument is kept for the replay, and lent to it: by value, and views of someone else's
+/// memory as what they view.
 template <class T>
 struct Kept {
   using type = T;
@@ -47,8 +49,12 @@ template <class View, class Optional>
 struct KeptOptionalView {
   using Inner = Kept<View>;
   using type = std::optional<typename Inner::type>;
-  static type keep(const Optional& view) { return view.has_value() ? type(Inner::keep(*view)) : std::nullopt; }
-  static Optional lend(type& kept) { return kept ? Optional(Inner::lend(*kept)) : Optional(std::nullopt); }
+  static type keep(const Optional& view) {
+    return view.has_value() ? type(Inner::keep(*view)) : std::nullopt;
+  }
+  static Optional lend(type& kept) {
+    return kept ? Optional(Inner::lend(*kept)) : Optional(std::nullopt);
+  }
 };
 template <class T>
 struct Kept<c10::ArrayRef<T>> : KeptView<c10::ArrayRef<T>, std::vector<T>> {};
@@ -57,9 +63,11 @@ struct Kept<std::span<T>> : KeptView<std::span<T>, std::vector<std::remove_const
 template <>
 struct Kept<std::string_view> : KeptView<std::string_view, std::string> {};
 template <class T>
-struct Kept<std::optional<c10::ArrayRef<T>>> : KeptOptionalView<c10::ArrayRef<T>, std::optional<c10::ArrayRef<T>>> {};
+struct Kept<std::optional<c10::ArrayRef<T>>>
+    : KeptOptionalView<c10::ArrayRef<T>, std::optional<c10::ArrayRef<T>>> {};
 template <class T>
-struct Kept<c10::OptionalArrayRef<T>> : KeptOptionalView<c10::ArrayRef<T>, c10::OptionalArrayRef<T>> {};
+struct Kept<c10::OptionalArrayRef<T>>
+    : KeptOptionalView<c10::ArrayRef<T>, c10::OptionalArrayRef<T>> {};
 
 template <class T>
 inline constexpr bool kIsInitializerList = false;
@@ -71,10 +79,12 @@ using kept_t = typename Kept<std::decay_t<Argument>>::type;
 
 template <class Argument>
 kept_t<Argument> keep_argument(const std::decay_t<Argument>& value) {
-  static_assert(!kIsInitializerList<std::decay_t<Argument>>,
-                "refrain: a region cannot keep a std::initializer_list for the replay: pass a std::vector");
-  static_assert(std::is_copy_constructible_v<kept_t<Argument>>,
-                "refrain: a region keeps its arguments by value for the replay: they must be copyable");
+  static_assert(
+      !kIsInitializerList<std::decay_t<Argument>>,
+      "refrain: a region cannot keep a std::initializer_list for the replay: pass a std::vector");
+  static_assert(
+      std::is_copy_constructible_v<kept_t<Argument>>,
+      "refrain: a region keeps its arguments by value for the replay: they must be copyable");
   return Kept<std::decay_t<Argument>>::keep(value);
 }
 
@@ -83,9 +93,11 @@ template <class Callee, class... Arguments>
 class BoundBody final : public Body {
  public:
   /// Moves the tensors out of the kept arguments into `inputs`.
-  BoundBody(Callee callee, std::vector<at::Tensor>& inputs, const std::decay_t<Arguments>&... arguments)
+  BoundBody(Callee callee, std::vector<at::Tensor>& inputs,
+            const std::decay_t<Arguments>&... arguments)
       : callee_(std::move(callee)), arguments_(keep_argument<Arguments>(arguments)...) {
-    for_each_tensor_in(arguments_, [&inputs](at::Tensor& tensor) { inputs.push_back(std::exchange(tensor, {})); });
+    for_each_tensor_in(
+        arguments_, [&inputs](at::Tensor& tensor) { inputs.push_back(std::exchange(tensor, {})); });
   }
 
   void run(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>* outputs) override {
@@ -109,7 +121,8 @@ class BoundBody final : public Body {
   }
 
   template <std::size_t... I>
-  void call(std::tuple<kept_t<Arguments>...>& arguments, std::vector<at::Tensor>* outputs, std::index_sequence<I...>) {
+  void call(std::tuple<kept_t<Arguments>...>& arguments, std::vector<at::Tensor>* outputs,
+            std::index_sequence<I...>) {
     auto callee = callee_.for_replay();
     using Result = std::invoke_result_t<decltype(callee)&, Arguments...>;
     if constexpr (std::is_void_v<Result>) {

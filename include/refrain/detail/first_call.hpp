@@ -14,14 +14,18 @@ namespace refrain::detail {
   return module.parameters().size() + module.buffers().size();
 }
 
-/// Watches the first call of a region for parameters and buffers that it makes: its replay would find them made already.
+/// Watches the first call of a region for parameters and buffers that it makes: its replay would
+/// find them made already.
 ///
-/// `count()` gives how many there are, `grown()` is called if there are more afterwards. Later calls cost nothing.
+/// `count()` gives how many there are, `grown()` is called if there are more afterwards. Later
+/// calls cost nothing.
 template <class Count, class Grown>
 class FirstCall {
  public:
   FirstCall(std::atomic<bool>& called, Count count, Grown grown)
-      : called_(called), count_(std::move(count)), grown_(std::move(grown)),
+      : called_(called),
+        count_(std::move(count)),
+        grown_(std::move(grown)),
         first_(!called.load(std::memory_order_relaxed)) {
     if (first_) before_ = count_();
   }

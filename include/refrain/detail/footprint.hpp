@@ -28,37 +28,44 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 /// A tensor from outside that a run read: a replay is exact only while it is unchanged.
 struct OutsideRead {
   VersionMark version;
-  // Weak: keeps the address from being used again, which would make a new tensor look like this one; no storage.
+  // Weak: keeps the address from being used again, which would make a new tensor look like this
+  // one; no storage.
   WeakTensor tensor;
   const void* storage;
   const c10::FunctionSchema* op;
   std::size_t argument;
 };
 
-/// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held before.
+/// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held
+/// before.
 struct OutsideWrite {
   at::Tensor live;   ///< Shares storage and version with the tensor.
   at::Tensor entry;  ///< What it held before the run's first write.
-  // Set where the storage does not own its memory (`from_blob`): who may have made it for this run alone.
+  // Set where the storage does not own its memory (`from_blob`): who may have made it for this run
+  // alone.
   std::optional<WeakTensor> lender = std::nullopt;
 
   [[nodiscard]] bool memory_is_there() const { return !lender || !lender->expired(); }
 };
 
-/// What one run of a region touches outside itself: found by watching its operators, so modules, captures of a lambda
-/// and parameters are all seen alike.
+/// What one run of a region touches outside itself: found by watching its operators, so modules,
+/// captures of a lambda and parameters are all seen alike.
 ///
-/// A tensor is inside if an operator of this run made it. Regions nest: what a region reads from outside is also read
-/// by every region around it that did not make it.
+/// A tensor is inside if an operator of this run made it. Regions nest: what a region reads from
+/// outside is also read by every region around it that did not make it.
 class Footprint final : public OpObserver {
  public:
-  /// What to do when a captured tensor that gradients flow through is changed in place: no replay could undo that.
+  /// What to do when a captured tensor that gradients flow through is changed in place: no replay
+  /// could undo that.
   enum class TrackedWrites { Refuse, LetPass };
 
   /// `inputs` are the region's tensor arguments. They must outlive the run.
   Footprint(std::string_view region, const std::vector<at::Tensor>& inputs,
             TrackedWrites tracked_writes = TrackedWrites::Refuse)
-      : region_(region), inputs_(inputs), input_entries_(inputs.size()), tracked_writes_(tracked_writes) {
+      : region_(region),
+        inputs_(inputs),
+        input_entries_(inputs.size()),
+        tracked_writes_(tracked_writes) {
     reads_.reserve(kUsualReads);
     outside_storages_.reserve(kUsualReads);
   }
@@ -92,11 +99,15 @@ class Footprint final : public OpObserver {
   };
   [[nodiscard]] const Work& work() const { return work_; }
 
-  /// What it held before the run changed it in place; undefined for an input that the run left alone.
-  [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const { return input_entries_[index]; }
+  /// What it held before the run changed it in place; undefined for an input that the run left
+  /// alone.
+  [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const {
+    return input_entries_[index];
+  }
   [[nodiscard]] const std::vector<OutsideWrite>& writes() const { return writes_; }
 
-  /// What was read and not written as a whole: what was is put back for a replay and needs no check.
+  /// What was read and not written as a whole: what was is put back for a replay and needs no
+  /// check.
   [[nodiscard]] std::vector<OutsideRead> reads_left_unwritten() const {
     std::vector<OutsideRead> kept;
     kept.reserve(reads_.size());
@@ -126,14 +137,17 @@ class Footprint final : public OpObserver {
   }
 
   /// Whether the tensor lives in memory that came from outside.
-  [[nodiscard]] bool is_outside(const at::Tensor& tensor) const { return holds(storage_of(tensor)); }
+  [[nodiscard]] bool is_outside(const at::Tensor& tensor) const {
+    return holds(storage_of(tensor));
+  }
 
   /// Whether an operator of this run made the tensor, be it a view of memory from outside.
   [[nodiscard]] bool made_inside(const at::Tensor& tensor) const {
     return births_->born.find(tensor.unsafeGetTensorImpl()) >= start_;
   }
 
-  /// Call after the run. An argument that it changed is a copy in the replay, where nobody else may have held its memory.
+  /// Call after the run. An argument that it changed is a copy in the replay, where nobody else may
+  /// have held its memory.
   void refuse_changed_arguments_held_elsewhere() const {
     for (const OutsideRead& read : reads_) {
       if (!contains(written_storages_, read.storage)) continue;
@@ -147,10 +161,12 @@ class Footprint final : public OpObserver {
     }
   }
 
-  /// Call inside the run, before anything else: it will change the tensor where operators do not show it.
+  /// Call inside the run, before anything else: it will change the tensor where operators do not
+  /// show it.
   void declare_written(const at::Tensor& tensor) {
     const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());
-    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
+    for (Footprint* region = this; region != nullptr && born < region->start_;
+         region = region->parent_) {
       if (region->captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) continue;
       region->captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
       region->declare_entry(tensor);
@@ -166,7 +182,8 @@ class Footprint final : public OpObserver {
     if (traits.writes) note_writes(op, arguments, traits);
     if (traits.statistics >= 0 && arguments[traits.training].toBool()) {
       for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
-        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false); });
+        for_each_tensor(arguments[i],
+                        [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false); });
       }
     }
     ++births_->clock;
@@ -183,13 +200,15 @@ class Footprint final : public OpObserver {
         // An operator may hand back an argument as it is.
         if (captured_.find(impl) != PointerMap::kAbsent) return;
         births_->born.set(impl, births_->clock);
-        if (tensor.has_storage() && tensor.storage().use_count() == 1) births_->born.set(storage_of(tensor), births_->clock);
+        if (tensor.has_storage() && tensor.storage().use_count() == 1)
+          births_->born.set(storage_of(tensor), births_->clock);
       });
     }
   }
 
  private:
-  /// When each tensor and its memory was made, for the outermost region of this thread and all inside it.
+  /// When each tensor and its memory was made, for the outermost region of this thread and all
+  /// inside it.
   struct Births {
     PointerMap born;
     std::int64_t clock = 0;
@@ -220,20 +239,24 @@ class Footprint final : public OpObserver {
     std::int64_t born = births_->born.find(impl);
     // Autograd makes a new tensor of what it saved, in the same memory, where no operator shows it.
     if (born < start_) born = std::max(born, births_->born.find(storage_of(tensor)));
-    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
+    for (Footprint* region = this; region != nullptr && born < region->start_;
+         region = region->parent_) {
       if (region->captured_.find(impl) != PointerMap::kAbsent) break;
       region->captured_.set(impl, kRead);
       region->outside_storages_.push_back(storage_of(tensor));
-      region->reads_.push_back(
-          {VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage_of(tensor), &op.schema(), argument});
+      region->reads_.push_back({VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()),
+                                storage_of(tensor), &op.schema(), argument});
     }
   }
 
-  void note_writes(const OperatorHandle& op, const c10::IValue* arguments, const OperatorTraits& traits) {
+  void note_writes(const OperatorHandle& op, const c10::IValue* arguments,
+                   const OperatorTraits& traits) {
     bool tracked = false;
     if (at::GradMode::is_enabled()) {
       for (std::size_t i = 0; i < traits.arguments && !tracked; ++i) {
-        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { tracked = tracked || tensor.requires_grad(); });
+        for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+          tracked = tracked || tensor.requires_grad();
+        });
       }
     }
     for (std::size_t i = 0; i < traits.arguments; ++i) {
@@ -246,10 +269,13 @@ class Footprint final : public OpObserver {
 
   void note_write(const at::Tensor& tensor, bool tracked) {
     const void* const storage = storage_of(tensor);
-    // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one that died.
+    // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one
+    // that died.
     const std::int64_t born = births_->born.find(storage);
-    for (Footprint* region = this; region != nullptr && born < region->start_; region = region->parent_) {
-      // Memory that nobody has been seen to make or read is taken as outside where that costs no more than a copy.
+    for (Footprint* region = this; region != nullptr && born < region->start_;
+         region = region->parent_) {
+      // Memory that nobody has been seen to make or read is taken as outside where that costs no
+      // more than a copy.
       if (!tracked || region->holds(storage)) region->keep_entry(tensor, storage, tracked);
     }
   }
@@ -259,11 +285,13 @@ class Footprint final : public OpObserver {
   }
 
   bool is_input(const c10::TensorImpl* impl) const {
-    return std::any_of(inputs_.begin(), inputs_.end(),
-                       [&](const at::Tensor& input) { return input.unsafeGetTensorImpl() == impl; });
+    return std::any_of(inputs_.begin(), inputs_.end(), [&](const at::Tensor& input) {
+      return input.unsafeGetTensorImpl() == impl;
+    });
   }
 
-  /// Whether the storage came from outside: an argument or something captured. Its address may have been used before.
+  /// Whether the storage came from outside: an argument or something captured. Its address may have
+  /// been used before.
   bool holds(const void* storage) const {
     return contains(outside_storages_, storage) && births_->born.find(storage) < start_;
   }
@@ -287,8 +315,8 @@ class Footprint final : public OpObserver {
     if (!keep_whole_entries(storage)) keep_entry_of(tensor, storage);
   }
 
-  /// One entry of each captured tensor in the storage serves for all writes to it, through whatever views. False if there
-  /// is no such tensor.
+  /// One entry of each captured tensor in the storage serves for all writes to it, through whatever
+  /// views. False if there is no such tensor.
   bool keep_whole_entries(const void* storage) {
     bool any = false;
     for (std::size_t i = 0; i < reads_.size(); ++i) {
@@ -310,7 +338,8 @@ class Footprint final : public OpObserver {
   }
 
   std::optional<WeakTensor> lender_of(const at::Tensor& tensor, const void* storage) const {
-    if (!tensor.has_storage() || tensor.storage().data_ptr().get_context() != nullptr) return std::nullopt;
+    if (!tensor.has_storage() || tensor.storage().data_ptr().get_context() != nullptr)
+      return std::nullopt;
     for (const OutsideRead& read : reads_) {
       if (read.storage == storage) return read.tensor;
     }
@@ -335,9 +364,10 @@ class Footprint final : public OpObserver {
   }
 
   [[noreturn]] void refuse(const at::Tensor& tensor, std::string_view what) const {
-    throw Error(fmt::format("`{}` {}, {}, in place.", region_, what, to_string(TensorFacts(tensor))),
-                "a replay could not read what it held before.",
-                "pass the tensor as one argument of the region, or write to a clone of it.");
+    throw Error(
+        fmt::format("`{}` {}, {}, in place.", region_, what, to_string(TensorFacts(tensor))),
+        "a replay could not read what it held before.",
+        "pass the tensor as one argument of the region, or write to a clone of it.");
   }
 
   static constexpr std::size_t kUsualReads = 16;
@@ -366,7 +396,8 @@ class Footprint final : public OpObserver {
 [[nodiscard]] inline std::string to_string(const OutsideRead& read) {
   std::string what = "a tensor that is gone now";
   if (const auto alive = read.tensor.lock()) what = to_string(TensorFacts(at::Tensor(alive)));
-  return fmt::format("{} (argument `{}` of {})", what, read.op->arguments()[read.argument].name(), read.op->name());
+  return fmt::format("{} (argument `{}` of {})", what, read.op->arguments()[read.argument].name(),
+                     read.op->name());
 }
 
 }  // namespace refrain::detail

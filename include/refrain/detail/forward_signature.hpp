@@ -20,7 +20,7 @@ concept Module = std::is_base_of_v<torch::nn::Module, T>;
 
 template <class T>
 concept Holder = requires { typename T::ContainedType; } &&
-    std::is_base_of_v<torch::nn::ModuleHolder<typename T::ContainedType>, T>;
+                 std::is_base_of_v<torch::nn::ModuleHolder<typename T::ContainedType>, T>;
 
 /// The implementation class of `Block` (a holder) or of `BlockImpl` itself.
 template <class T>
@@ -34,8 +34,8 @@ struct ImplOf<T> {
 template <class T>
 using impl_of_t = typename ImplOf<T>::type;
 
-// Inheriting a second `forward` (or call operator) makes the name ambiguous exactly if the first exists, whether or not it
-// is a template or overloaded.
+// Inheriting a second `forward` (or call operator) makes the name ambiguous exactly if the first
+// exists, whether or not it is a template or overloaded.
 struct AnotherForward {
   void forward();
 };
@@ -51,7 +51,8 @@ template <class M>
 concept HasForward = std::is_final_v<M> || !requires { &TwoForwards<M>::forward; };
 
 template <class F>
-concept MayBeCalled = std::is_function_v<std::remove_pointer_t<F>> ||
+concept MayBeCalled =
+    std::is_function_v<std::remove_pointer_t<F>> ||
     (std::is_class_v<F> && (std::is_final_v<F> || !requires { &TwoCalls<F>::operator(); }));
 
 template <class T>
@@ -97,7 +98,8 @@ struct ForwardSignature {
 template <class M>
   requires requires { &M::forward; }
 struct ForwardSignature<M> : SignatureOf<decltype(&M::forward)> {};
-// A template in LibTorch, for any first input and last result; inside another `Sequential` it must be one function.
+// A template in LibTorch, for any first input and last result; inside another `Sequential` it must
+// be one function.
 template <>
 struct ForwardSignature<torch::nn::SequentialImpl> {
   using type = at::Tensor(at::Tensor);
@@ -105,7 +107,8 @@ struct ForwardSignature<torch::nn::SequentialImpl> {
 template <class M>
 using forward_signature_t = typename ForwardSignature<M>::type;
 
-/// Calls a thing as its user would: a LibTorch holder's call operator does not know a `forward` that is a template.
+/// Calls a thing as its user would: a LibTorch holder's call operator does not know a `forward`
+/// that is a template.
 template <class Thing, class... Inputs>
 auto call_thing(Thing& thing, Inputs&&... inputs) {
   if constexpr (Module<std::remove_const_t<Thing>>) {

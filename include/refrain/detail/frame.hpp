@@ -31,8 +31,8 @@ struct RegionSettings {
 
 /// One call of a region: all that its replay needs, whichever way it goes into autograd.
 ///
-/// Memory: the arguments, one copy of each buffer that the region writes, the random state if it drew, and about
-/// 100 bytes for each tensor from outside that it reads.
+/// Memory: the arguments, one copy of each buffer that the region writes, the random state if it
+/// drew, and about 100 bytes for each tensor from outside that it reads.
 class Frame {
  public:
   Frame(std::shared_ptr<const RegionSettings> settings, std::unique_ptr<Body> body,
@@ -80,8 +80,8 @@ class Frame {
     replay(hooks, outputs, [] {});
   }
 
-  /// The same, then calls `then` while buffers still hold what they did in the first run, but in the caller's own
-  /// surroundings.
+  /// The same, then calls `then` while buffers still hold what they did in the first run, but in
+  /// the caller's own surroundings.
   template <class Then>
   void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, const Then& then) {
     const HookScope unhooked(nullptr);
@@ -100,20 +100,25 @@ class Frame {
     then();
   }
 
-  /// For whatever a replay throws that is not a std::exception: on a device thread it would end the process.
+  /// For whatever a replay throws that is not a std::exception: on a device thread it would end the
+  /// process.
   [[noreturn]] void fail_non_standard() const {
-    throw Error(fmt::format("the replay of `{}` threw something that is not a std::exception.", name()));
+    throw Error(
+        fmt::format("the replay of `{}` threw something that is not a std::exception.", name()));
   }
 
  protected:
   ~Frame() { drop_one_by_one(std::move(inputs_)); }
 
-  /// Whether the body did more than what it saved until now tells: it may call for a replay itself, by taking gradients of
-  /// what it has made so far, or may have ended in an exception.
-  [[nodiscard]] bool first_run_is_incomplete() const { return running_ != nullptr || first_run_threw_; }
+  /// Whether the body did more than what it saved until now tells: it may call for a replay itself,
+  /// by taking gradients of what it has made so far, or may have ended in an exception.
+  [[nodiscard]] bool first_run_is_incomplete() const {
+    return running_ != nullptr || first_run_threw_;
+  }
 
  private:
-  /// An input's graph may hold the last reference to the frame before this one, and so on: without deep recursion.
+  /// An input's graph may hold the last reference to the frame before this one, and so on: without
+  /// deep recursion.
   static void drop_one_by_one(RegionInputs&& inputs) {
     static constinit thread_local std::vector<RegionInputs>* waiting = nullptr;
     if (waiting != nullptr) return waiting->push_back(std::move(inputs));
@@ -161,7 +166,9 @@ class Frame {
 
   [[noreturn]] void fail_changed(const std::string& what, const VersionMark& version) const {
     throw DivergenceError(
-        fmt::format("cannot replay `{}`: a tensor that it reads was changed in place since the forward.", name()),
+        fmt::format(
+            "cannot replay `{}`: a tensor that it reads was changed in place since the forward.",
+            name()),
         fmt::format("changed: {}, version {} then, {} now", what, version.then(), version.now()),
         "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
         "call backward first, or let the region read a clone.");

@@ -22,8 +22,8 @@
 
 namespace refrain::detail {
 
-// LibTorch held nodes by std::shared_ptr once, with a deleter that frees long chains without deep recursion, and holds them
-// by c10::intrusive_ptr since.
+// LibTorch held nodes by std::shared_ptr once, with a deleter that frees long chains without deep
+// recursion, and holds them by c10::intrusive_ptr since.
 template <class Node, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
@@ -34,21 +34,23 @@ auto make_node(Arguments&&... arguments) {
   }
 }
 
-/// Where the graph that one run builds meets what was there before: the edges to its inputs, to parameters and to
-/// whatever else the code captured.
+/// Where the graph that one run builds meets what was there before: the edges to its inputs, to
+/// parameters and to whatever else the code captured.
 ///
 ///     GraphBorder border;              // before the run
 ///     ...
 ///     auto crossings = border.crossings_below({edge of a result, ...});
 ///
-/// A node is inside if this thread made it after the border was drawn: nodes carry their thread and a sequence number.
+/// A node is inside if this thread made it after the border was drawn: nodes carry their thread and
+/// a sequence number.
 class GraphBorder {
  public:
-  GraphBorder() : first_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
+  GraphBorder()
+      : first_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
 
   [[nodiscard]] bool inside(const torch::autograd::Edge& edge) const {
-    return edge.is_valid() && edge.function->thread_id() == thread_ && edge.function->sequence_nr() >= first_ &&
-           edge.function->sequence_nr() != kAccumulates;
+    return edge.is_valid() && edge.function->thread_id() == thread_ &&
+           edge.function->sequence_nr() >= first_ && edge.function->sequence_nr() != kAccumulates;
   }
 
   /// One edge that leads out of the inside.
@@ -58,7 +60,8 @@ class GraphBorder {
   };
 
   /// In the order in which a depth-first walk from `roots` meets them.
-  [[nodiscard]] std::vector<Crossing> crossings_below(const torch::autograd::edge_list& roots) const {
+  [[nodiscard]] std::vector<Crossing> crossings_below(
+      const torch::autograd::edge_list& roots) const {
     std::vector<Crossing> crossings;
     std::unordered_set<torch::autograd::Node*> seen;
     std::vector<torch::autograd::Node*> open;
@@ -82,7 +85,8 @@ class GraphBorder {
   }
 
   /// Where they lead, each place once.
-  [[nodiscard]] static torch::autograd::edge_list targets_of(const std::vector<Crossing>& crossings) {
+  [[nodiscard]] static torch::autograd::edge_list targets_of(
+      const std::vector<Crossing>& crossings) {
     torch::autograd::edge_list targets;
     for (const auto& [node, index] : crossings) {
       const auto& edge = node->next_edge(index);
@@ -98,8 +102,8 @@ class GraphBorder {
   std::uint64_t thread_;
 };
 
-/// Cuts a private graph off at its border while it lives: each crossing leads to a node of its own, where a gradient can
-/// be collected, and not on into the graph outside.
+/// Cuts a private graph off at its border while it lives: each crossing leads to a node of its own,
+/// where a gradient can be collected, and not on into the graph outside.
 class BorderCut {
  public:
   BorderCut(std::vector<GraphBorder::Crossing> crossings, const torch::autograd::edge_list& targets)
@@ -132,16 +136,20 @@ class BorderCut {
 
   static void lead(const GraphBorder::Crossing& crossing, const torch::autograd::Edge& edge) {
     crossing.from->next_edges()[crossing.index] = edge;
-    // A write to a view wraps the node of the write, which must lead where the wrapper leads, but for the base.
+    // A write to a view wraps the node of the write, which must lead where the wrapper leads, but
+    // for the base.
     const auto* const write = dynamic_cast<torch::autograd::CopySlices*>(crossing.from);
-    if (write != nullptr && crossing.index > 0 && write->fn != nullptr) write->fn->next_edges()[crossing.index] = edge;
+    if (write != nullptr && crossing.index > 0 && write->fn != nullptr)
+      write->fn->next_edges()[crossing.index] = edge;
   }
 
   static torch::autograd::Edge end_for(const torch::autograd::Edge& target) {
     const auto& expected = target.function->input_metadata(target.input_nr);
     const at::NoGradGuard no_grad;
     const auto end = make_node<End>();
-    return {end, end->add_input_metadata(at::empty({}, expected.options()).expand_symint(expected.shape_as_dim_vector()))};
+    return {end,
+            end->add_input_metadata(
+                at::empty({}, expected.options()).expand_symint(expected.shape_as_dim_vector()))};
   }
 
   std::vector<GraphBorder::Crossing> crossings_;

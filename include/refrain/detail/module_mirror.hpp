@@ -18,12 +18,14 @@
 namespace refrain::detail {
 
 [[noreturn]] inline void fail_clone(const std::string& from, const std::string& into) {
-  throw Error(fmt::format("cannot clone {} into {}, which was registered under its name.", from, into),
-              "likely cause: the parent's reset() registers another kind of module than its constructor did.");
+  throw Error(
+      fmt::format("cannot clone {} into {}, which was registered under its name.", from, into),
+      "likely cause: the parent's reset() registers another kind of module than its constructor "
+      "did.");
 }
 
-/// A module that stands in another's place in the tree: the same name, parameters, buffers and children under the same
-/// keys, so that a parent, an optimizer and an archive see no difference.
+/// A module that stands in another's place in the tree: the same name, parameters, buffers and
+/// children under the same keys, so that a parent, an optimizer and an archive see no difference.
 template <class M>
 class ModuleMirror : public torch::nn::Module {
  public:
@@ -35,8 +37,12 @@ class ModuleMirror : public torch::nn::Module {
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
     inner_->to(device, dtype, non_blocking);
   }
-  void to(torch::Dtype dtype, bool non_blocking = false) override { inner_->to(dtype, non_blocking); }
-  void to(torch::Device device, bool non_blocking = false) override { inner_->to(device, non_blocking); }
+  void to(torch::Dtype dtype, bool non_blocking = false) override {
+    inner_->to(dtype, non_blocking);
+  }
+  void to(torch::Device device, bool non_blocking = false) override {
+    inner_->to(device, non_blocking);
+  }
   void zero_grad(bool set_to_none = true) override { inner_->zero_grad(set_to_none); }
   void save(torch::serialize::OutputArchive& archive) const override { inner_->save(archive); }
   void load(torch::serialize::InputArchive& archive) override { inner_->load(archive); }
@@ -47,23 +53,30 @@ class ModuleMirror : public torch::nn::Module {
     stream << ">";
   }
 
-  // Default arguments reach the wrapped module also through LibTorch's containers, which call these.
+  // Default arguments reach the wrapped module also through LibTorch's containers, which call
+  // these.
   bool _forward_has_default_args() override { return (inner_module().*Access::has_defaults())(); }
-  unsigned int _forward_num_required_args() override { return (inner_module().*Access::required())(); }
+  unsigned int _forward_num_required_args() override {
+    return (inner_module().*Access::required())();
+  }
   std::vector<torch::nn::AnyValue> _forward_populate_default_args(
       std::vector<torch::nn::AnyValue>&& arguments) override {
     return (inner_module().*Access::populate())(std::move(arguments));
   }
 
  protected:
-  explicit ModuleMirror(std::shared_ptr<M> inner) : Module(checked(inner)->name()), inner_(std::move(inner)) { reflect(); }
+  explicit ModuleMirror(std::shared_ptr<M> inner)
+      : Module(checked(inner)->name()), inner_(std::move(inner)) {
+    reflect();
+  }
 
   /// Takes over what the wrapped module has registered since.
   void reflect() {
     const auto missing = [](const auto& mine, const auto& key) { return !mine.contains(key); };
     const auto parameters = named_parameters(/*recurse=*/false);
     for (const auto& item : inner_->named_parameters(/*recurse=*/false)) {
-      if (missing(parameters, item.key())) register_parameter(item.key(), item.value(), item.value().requires_grad());
+      if (missing(parameters, item.key()))
+        register_parameter(item.key(), item.value(), item.value().requires_grad());
     }
     const auto buffers = named_buffers(/*recurse=*/false);
     for (const auto& item : inner_->named_buffers(/*recurse=*/false)) {
@@ -94,7 +107,8 @@ class ModuleMirror : public torch::nn::Module {
   };
 
   static const std::shared_ptr<M>& checked(const std::shared_ptr<M>& inner) {
-    if (inner == nullptr) throw OptionError("checkpoint: the module holder is empty.", "give it a module first.");
+    if (inner == nullptr)
+      throw OptionError("checkpoint: the module holder is empty.", "give it a module first.");
     return inner;
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -9,18 +11,18 @@
 #include <memory>
 #include <utility>
 
-#include <refrain/error.hpp>
-
 /// Which operators run: a thread-gated view of the operators that code on this thread calls.
 ///
-/// LibTorch reserves a dispatch key for modes that want to see every call. A boxed fallback is registered on it once;
-/// threads that do not include the key never reach it. Source of the mechanism: `c10/core/DispatchKey.h`.
+/// LibTorch reserves a dispatch key for modes that want to see every call. A boxed fallback is
+/// registered on it once; threads that do not include the key never reach it. Source of the
+/// mechanism: `c10/core/DispatchKey.h`.
 namespace refrain::detail {
 
 using OperatorHandle = c10::OperatorHandle;
 using OperatorStack = torch::jit::Stack;
 
-/// Sees each operator called at the top level of a piece of code, not those that operators call themselves.
+/// Sees each operator called at the top level of a piece of code, not those that operators call
+/// themselves.
 class OpObserver {
  public:
   virtual void before(const OperatorHandle& op, const OperatorStack& stack) = 0;
@@ -30,7 +32,8 @@ class OpObserver {
   ~OpObserver() = default;
 };
 
-/// Leaves a replay that has all it needs. Never seen by users unless they write `catch (...)` inside a region.
+/// Leaves a replay that has all it needs. Never seen by users unless they write `catch (...)`
+/// inside a region.
 struct StopReplay final : std::exception {
   const char* what() const noexcept override { return "refrain: the replay has all it needs"; }
 };
@@ -46,13 +49,15 @@ class OpTap {
     return registered;
   }
 
-  /// Throws `StopReplay` from the next operator called, once the one that runs now is over. Sets `fired` as it does.
+  /// Throws `StopReplay` from the next operator called, once the one that runs now is over. Sets
+  /// `fired` as it does.
   static void stop_at_next_op(bool& fired) {
     stop_ = &fired;
     c10::impl::tls_set_dispatch_key_included(key(), true);
   }
 
-  /// Leaves at once if a stop was asked for: called where a nested region would begin, since no operator runs there.
+  /// Leaves at once if a stop was asked for: called where a nested region would begin, since no
+  /// operator runs there.
   static void stop_if_asked() {
     if (stop_ != nullptr && !inside_an_op()) stop();
   }
@@ -69,11 +74,14 @@ class OpTap {
     throw StopReplay();
   }
 
-  // Two keys, so that two libraries that each carry their own hidden copy of Refrain can live in one process.
+  // Two keys, so that two libraries that each carry their own hidden copy of Refrain can live in
+  // one process.
   static c10::DispatchKey register_fallback() {
-    for (auto key : {c10::DispatchKey::TESTING_ONLY_GenericMode, c10::DispatchKey::TESTING_ONLY_GenericWrapper}) {
+    for (auto key : {c10::DispatchKey::TESTING_ONLY_GenericMode,
+                     c10::DispatchKey::TESTING_ONLY_GenericWrapper}) {
       try {
-        auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+        auto library =
+            std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
         registered_key_ = key;
         library->fallback(torch::CppFunction::makeFromBoxedFunction<&OpTap::on_op>());
         library.release();  // leaked: other threads may dispatch through it until the process ends
@@ -83,8 +91,10 @@ class OpTap {
       }
     }
     throw Error(
-        "refrain: cannot watch operators: other libraries hold both dispatch keys that LibTorch leaves for this.\n"
-        "  likely cause: more than two copies of Refrain in one process; link them to one shared library.");
+        "refrain: cannot watch operators: other libraries hold both dispatch keys that LibTorch "
+        "leaves for this.\n"
+        "  likely cause: more than two copies of Refrain in one process; link them to one shared "
+        "library.");
   }
 
   static void on_op(const OperatorHandle& op, c10::DispatchKeySet keys, OperatorStack* stack) {
@@ -109,7 +119,8 @@ class OpTap {
   static inline constinit thread_local bool* stop_ = nullptr;
 };
 
-/// Shows the operators of this thread to `observer`; null: to nobody. Whatever was asked of the tap inside ends with it.
+/// Shows the operators of this thread to `observer`; null: to nobody. Whatever was asked of the tap
+/// inside ends with it.
 class OpTapScope {
  public:
   explicit OpTapScope(OpObserver* observer)

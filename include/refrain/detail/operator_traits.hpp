@@ -16,9 +16,10 @@ namespace refrain::detail {
 struct OperatorTraits {
   std::size_t arguments = 0;
   std::size_t returns = 0;
-  bool writes = false;             ///< Some argument is marked as written.
-  std::ptrdiff_t statistics = -1;  ///< First of two running statistics that are written without a mark, if any.
-  std::ptrdiff_t training = -1;    ///< The flag that says whether they are written.
+  bool writes = false;  ///< Some argument is marked as written.
+  std::ptrdiff_t statistics =
+      -1;  ///< First of two running statistics that are written without a mark, if any.
+  std::ptrdiff_t training = -1;  ///< The flag that says whether they are written.
 
   explicit OperatorTraits(const c10::FunctionSchema& schema)
       : arguments(schema.arguments().size()), returns(schema.returns().size()) {
@@ -26,8 +27,10 @@ struct OperatorTraits {
     for (std::size_t i = 0; i < arguments; ++i) {
       const c10::Argument& argument = schema.arguments()[i];
       if (is_written(argument)) writes = true;
-      if (argument.name() == "running_mean" && !is_written(argument)) statistics = static_cast<std::ptrdiff_t>(i);
-      if (argument.name() == "training" || argument.name() == "use_input_stats" || argument.name() == "train") {
+      if (argument.name() == "running_mean" && !is_written(argument))
+        statistics = static_cast<std::ptrdiff_t>(i);
+      if (argument.name() == "training" || argument.name() == "use_input_stats" ||
+          argument.name() == "train") {
         training = static_cast<std::ptrdiff_t>(i);
       }
     }

@@ -15,10 +15,12 @@
 
 namespace refrain::detail {
 
-/// Puts back, for the length of a replay, what buffers held before the first run, and then what they hold now.
+/// Puts back, for the length of a replay, what buffers held before the first run, and then what
+/// they hold now.
 ///
-/// Contents are exchanged, not tensors: every alias sees them, as in the first run, and no pointer changes under a
-/// reader on another thread. Versions end as they were. Cost: three copies of each buffer that the region writes.
+/// Contents are exchanged, not tensors: every alias sees them, as in the first run, and no pointer
+/// changes under a reader on another thread. Versions end as they were. Cost: three copies of each
+/// buffer that the region writes.
 class OutsideStateScope {
  public:
   explicit OutsideStateScope(std::vector<OutsideWrite>& writes) : turn_(storages_of(writes)) {
@@ -53,7 +55,8 @@ class OutsideStateScope {
   };
 
   static void copy_contents(at::Tensor& to, const at::Tensor& from) {
-    if (to.is_cpu() && to.is_contiguous() && from.is_contiguous() && !to.is_conj() && !to.is_neg()) {
+    if (to.is_cpu() && to.is_contiguous() && from.is_contiguous() && !to.is_conj() &&
+        !to.is_neg()) {
       std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return;
     }

@@ -9,7 +9,8 @@
 
 namespace refrain::detail {
 
-/// A small hash map from addresses to numbers: open addressing, no allocation up to 24 entries, nothing is erased.
+/// A small hash map from addresses to numbers: open addressing, no allocation up to 24 entries,
+/// nothing is erased.
 class PointerMap {
  public:
   static constexpr std::int64_t kAbsent = -1;
@@ -48,7 +49,9 @@ class PointerMap {
     return ((bits >> 4) * 0x9E3779B97F4A7C15ULL >> 20) & mask_;
   }
 
-  [[nodiscard]] const Entry* entries() const { return heap_.empty() ? inline_.data() : heap_.data(); }
+  [[nodiscard]] const Entry* entries() const {
+    return heap_.empty() ? inline_.data() : heap_.data();
+  }
   [[nodiscard]] Entry* entries() { return heap_.empty() ? inline_.data() : heap_.data(); }
 
   void grow() {

@@ -15,7 +15,8 @@
 
 namespace refrain::detail {
 
-/// Whether a call made now would be forgotten: not without grad mode, and not where regions or hooks are switched off.
+/// Whether a call made now would be forgotten: not without grad mode, and not where regions or
+/// hooks are switched off.
 [[nodiscard]] inline bool regions_are_on() {
   return at::GradMode::is_enabled() && !thread_state.plain && hooks_enabled();
 }
@@ -28,13 +29,15 @@ struct NothingToWatch {
 
 /// Calls `callee(arguments...)` as one region.
 ///
-/// `callee.kept()` gives what the frame keeps and `for_replay()` of that what one replay calls. While `watch.enabled()`, the first run remembers, and stays plain
-/// if `watch.must_stay_plain()` afterwards.
+/// `callee.kept()` gives what the frame keeps and `for_replay()` of that what one replay calls.
+/// While `watch.enabled()`, the first run remembers, and stays plain if `watch.must_stay_plain()`
+/// afterwards.
 template <class Callee, class Watch, class... Arguments>
-auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee callee, const Watch& watch,
-                 Arguments&&... arguments) {
+auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee callee,
+                 const Watch& watch, Arguments&&... arguments) {
   std::vector<at::Tensor> inputs;
-  auto body = std::make_unique<BoundBody<Callee, Arguments&&...>>(callee.kept(), inputs, arguments...);
+  auto body =
+      std::make_unique<BoundBody<Callee, Arguments&&...>>(callee.kept(), inputs, arguments...);
   // By value: what a reference refers to may belong to the body.
   const auto call = [&] { return callee(std::forward<Arguments>(arguments)...); };
   if (settings->options.route() == Route::Function) {

@@ -15,8 +15,9 @@ namespace refrain::detail {
 
 /// The tensor arguments of one call of a region, kept for its replay.
 ///
-/// They are saved as autograd saves tensors, so that a region around this one forgets them too and rebuilds them when
-/// they are asked for. An input that the run changes in place is kept as the copy it was at entry.
+/// They are saved as autograd saves tensors, so that a region around this one forgets them too and
+/// rebuilds them when they are asked for. An input that the run changes in place is kept as the
+/// copy it was at entry.
 class RegionInputs {
  public:
   /// Call where the hooks of the enclosing region are in charge.
@@ -43,7 +44,9 @@ class RegionInputs {
     return i;
   }
 
-  [[nodiscard]] const VersionMark& version(std::size_t index) const { return inputs_[index].version; }
+  [[nodiscard]] const VersionMark& version(std::size_t index) const {
+    return inputs_[index].version;
+  }
 
   /// The inputs as a run of the region may use them. May replay the enclosing region.
   [[nodiscard]] std::vector<at::Tensor> tensors() const {
@@ -56,7 +59,8 @@ class RegionInputs {
  private:
   struct Input {
     torch::autograd::SavedVariable saved;
-    at::Tensor direct;  ///< Used instead of `saved`: undefined tensors, inference tensors and entry copies.
+    at::Tensor direct;  ///< Used instead of `saved`: undefined tensors, inference tensors and entry
+                        ///< copies.
     VersionMark version;
     bool is_saved = false;
     bool copied = false;
@@ -79,9 +83,11 @@ class RegionInputs {
     const Input& input = inputs_[index];
     if (!input.copied) return input.is_saved ? input.saved.unpack() : input.direct;
     for (std::size_t j = 0; j < index; ++j) {
-      if (inputs_[j].copied && inputs_[j].direct.is_same(input.direct)) return before[j];  // one tensor, passed twice
+      if (inputs_[j].copied && inputs_[j].direct.is_same(input.direct))
+        return before[j];  // one tensor, passed twice
     }
-    // A copy of the copy, since the replay changes it too; not a leaf, since leaves may not be changed in place.
+    // A copy of the copy, since the replay changes it too; not a leaf, since leaves may not be
+    // changed in place.
     const at::AutoGradMode with_grad(true);
     return input.direct.detach().requires_grad_(input.requires_grad).clone();
   }

@@ -18,8 +18,9 @@
 
 /// What autograd saves: a thread-local view of every tensor that autograd keeps for backward.
 ///
-/// LibTorch asks the process's engine for saved-tensor hooks each time it saves a tensor. The base engine has none to
-/// give, so a proxy is put in front of it that answers from a thread-local and hands everything else on.
+/// LibTorch asks the process's engine for saved-tensor hooks each time it saves a tensor. The base
+/// engine has none to give, so a proxy is put in front of it that answers from a thread-local and
+/// hands everything else on.
 namespace refrain::detail {
 
 /// Makes one hook object for each tensor that autograd saves on this thread.
@@ -35,17 +36,19 @@ inline constinit thread_local HookMaker* current_hook_maker = nullptr;
 
 /// Delegates to the engine that was there before, but for saved-tensor hooks.
 ///
-/// It must delegate: the device threads belong to whichever engine ran the first backward, and an embedding Python
-/// keeps its own hooks in its own engine.
+/// It must delegate: the device threads belong to whichever engine ran the first backward, and an
+/// embedding Python keeps its own hooks in its own engine.
 class EngineProxy final : public torch::autograd::Engine {
  public:
-  using NodePtr = decltype(torch::autograd::Edge::function);  // its smart pointer differs between versions
+  using NodePtr =
+      decltype(torch::autograd::Edge::function);  // its smart pointer differs between versions
 
   /// Makes sure that this thread's hook makers are asked. Costs a comparison when nothing changed.
   static void install() {
     EngineProxy& proxy = instance();
     Engine* const current = &Engine::get_default_engine();
-    if (current != &proxy && current != proxy.leads_here_.load(std::memory_order_relaxed)) proxy.chain();
+    if (current != &proxy && current != proxy.leads_here_.load(std::memory_order_relaxed))
+      proxy.chain();
   }
 
   ~EngineProxy() override { stop(); }
@@ -74,7 +77,8 @@ class EngineProxy final : public torch::autograd::Engine {
   }
 
 #ifdef REFRAIN_DETAIL_NODE_CREATION_HOOKS
-  std::vector<std::unique_ptr<torch::autograd::NodeCreationHook>> get_node_creation_hooks() override {
+  std::vector<std::unique_ptr<torch::autograd::NodeCreationHook>> get_node_creation_hooks()
+      override {
     return previous().get_node_creation_hooks();
   }
 #endif
@@ -99,7 +103,8 @@ class EngineProxy final : public torch::autograd::Engine {
     torch::autograd::set_default_engine_stub([]() -> Engine& { return instance(); });
   }
 
-  /// Whether an engine that took our place hands on to us: another copy of this proxy does, Python's engine does not.
+  /// Whether an engine that took our place hands on to us: another copy of this proxy does,
+  /// Python's engine does not.
   bool leads_here(Engine& engine) {
     asked_for_ = this;
     const auto unused = engine.make_anomaly_metadata();
@@ -113,7 +118,8 @@ class EngineProxy final : public torch::autograd::Engine {
   std::atomic<Engine*> previous_{nullptr};
 };
 
-/// Puts `maker` in charge of what autograd saves on this thread; null gives autograd its usual way back.
+/// Puts `maker` in charge of what autograd saves on this thread; null gives autograd its usual way
+/// back.
 class HookScope {
  public:
   explicit HookScope(HookMaker* maker) : before_(std::exchange(current_hook_maker, maker)) {}
@@ -125,7 +131,8 @@ class HookScope {
   HookMaker* before_;
 };
 
-/// False while somebody switched saved-tensor hooks off on this thread: nothing can be forgotten then.
+/// False while somebody switched saved-tensor hooks off on this thread: nothing can be forgotten
+/// then.
 inline bool hooks_enabled() { return at::SavedTensorDefaultHooks::is_enabled(); }
 
 }  // namespace refrain::detail

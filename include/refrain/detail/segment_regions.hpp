@@ -25,9 +25,11 @@ struct SegmentRegion {
   std::deque<SegmentRegion> inside;
   std::atomic<bool> called = false;
 
-  SegmentRegion(const SegmentNode& node, const std::string& chain, const CheckpointOptions& options) : range(node.range) {
+  SegmentRegion(const SegmentNode& node, const std::string& chain, const CheckpointOptions& options)
+      : range(node.range) {
     if (node.replayed) {
-      settings = std::make_shared<RegionSettings>(RegionSettings{options, fmt::format("{}{}", chain, node.range)});
+      settings = std::make_shared<RegionSettings>(
+          RegionSettings{options, fmt::format("{}{}", chain, node.range)});
     }
     for (const SegmentNode& child : node.inside) inside.emplace_back(child, chain, options);
   }
@@ -35,24 +37,29 @@ struct SegmentRegion {
 
 using SegmentRegions = std::deque<SegmentRegion>;
 
-[[nodiscard]] inline std::shared_ptr<SegmentRegions> make_regions(const Segmentation& cut, const std::string& chain,
-                                                                  const CheckpointOptions& options) {
+[[nodiscard]] inline std::shared_ptr<SegmentRegions> make_regions(
+    const Segmentation& cut, const std::string& chain, const CheckpointOptions& options) {
   auto regions = std::make_shared<SegmentRegions>();
   for (const SegmentNode& node : cut) regions->emplace_back(node, chain, options);
   return regions;
 }
 
-/// Runs a chain in its segments. `Chain` says how one stage is called, and how many tensors a range of modules owns:
+/// Runs a chain in its segments. `Chain` says how one stage is called, and how many tensors a range
+/// of modules owns:
 ///
-///     value = chain.run(i, std::move(value), extras...);   std::size_t n = chain.count_tensors(segment);
+///     value = chain.run(i, std::move(value), extras...);   std::size_t n =
+///     chain.count_tensors(segment);
 ///
-/// `Chain` is cheap to copy and shares its stages: each region keeps one. `Value` is what goes from stage to stage.
+/// `Chain` is cheap to copy and shares its stages: each region keeps one. `Value` is what goes from
+/// stage to stage.
 template <class Chain, class Value>
 class SegmentRunner {
  public:
   template <class... Extras>
-  static Value run(const Chain& chain, SegmentRegions& regions, Value value, const Extras&... extras) {
-    for (SegmentRegion& region : regions) value = run_one(chain, region, std::move(value), extras...);
+  static Value run(const Chain& chain, SegmentRegions& regions, Value value,
+                   const Extras&... extras) {
+    for (SegmentRegion& region : regions)
+      value = run_one(chain, region, std::move(value), extras...);
     return value;
   }
 
@@ -72,7 +79,8 @@ class SegmentRunner {
   };
 
   template <class... Extras>
-  static Value run_plainly(const Chain& chain, Segment range, Value value, const Extras&... extras) {
+  static Value run_plainly(const Chain& chain, Segment range, Value value,
+                           const Extras&... extras) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       value = chain.run(static_cast<std::size_t>(i), std::move(value), extras...);
     }
@@ -80,12 +88,12 @@ class SegmentRunner {
   }
 
   template <class... Extras>
-  static Value run_one(const Chain& chain, SegmentRegion& region, Value value, const Extras&... extras) {
+  static Value run_one(const Chain& chain, SegmentRegion& region, Value value,
+                       const Extras&... extras) {
     if (region.settings == nullptr || !regions_are_on()) {
       return run_plainly(chain, region.range, std::move(value), extras...);
     }
-    const FirstCall first(
-        region.called, [&] { return chain.count_tensors(region.range); }, [] {});
+    const FirstCall first(region.called, [&] { return chain.count_tensors(region.range); }, [] {});
     // The frame may outlive the chain's owner; the chain owns the regions too.
     Callee callee{chain, std::shared_ptr<SegmentRegion>(chain.owner(), &region)};
     return call_region(region.settings, std::move(callee), first, std::move(value), extras...);

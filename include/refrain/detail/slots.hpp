@@ -21,8 +21,9 @@ struct Slot {
   TensorFacts facts;
   VersionMark version;
   at::Tensor rebuilt;
-  VersionMark rebuilt_version;  ///< The body may change it later in the replay, where a plain run would complain too.
-  bool wanted = true;  ///< Its node has not finished, or been freed, yet.
+  VersionMark rebuilt_version;  ///< The body may change it later in the replay, where a plain run
+                                ///< would complain too.
+  bool wanted = true;           ///< Its node has not finished, or been freed, yet.
 
   explicit Slot(const at::Tensor& tensor) : facts(tensor), version(tensor) {}
 };
@@ -30,7 +31,8 @@ struct Slot {
 /// Compares what a replay saves with what the first run saved, and says where they part.
 class SlotComparison {
  public:
-  SlotComparison(const std::deque<Slot>& slots, bool enabled) : slots_(slots), enabled_(enabled), expected_(slots.size()) {}
+  SlotComparison(const std::deque<Slot>& slots, bool enabled)
+      : slots_(slots), enabled_(enabled), expected_(slots.size()) {}
 
   /// The place of the tensor that the replay saves now. Equal so far, or past the first difference.
   std::size_t next(const at::Tensor& tensor) {
@@ -50,11 +52,15 @@ class SlotComparison {
   [[noreturn]] void fail(const std::string& region, const std::string& thrown) const {
     const std::string counts =
         saved_ != expected_
-            ? fmt::format("replay of `{}` saved {} tensors, the first run saved {}.", region, saved_, expected_)
-            : fmt::format("replay of `{}` saved other tensors than the first run ({} in both).", region, saved_);
+            ? fmt::format("replay of `{}` saved {} tensors, the first run saved {}.", region,
+                          saved_, expected_)
+            : fmt::format("replay of `{}` saved other tensors than the first run ({} in both).",
+                          region, saved_);
     throw DivergenceError(
-        counts, where(), thrown.empty() ? std::string() : fmt::format("then the replay threw: {}", thrown),
-        "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
+        counts, where(),
+        thrown.empty() ? std::string() : fmt::format("then the replay threw: {}", thrown),
+        "likely cause: forward read state that changed in between (a counter, a cache, "
+        "is_training()).",
         "see docs/reading_a_divergence.md");
   }
 
@@ -66,7 +72,9 @@ class SlotComparison {
 
   [[nodiscard]] std::string where() const {
     const std::size_t slot = first_ ? first_->slot : saved_;
-    if (slot >= expected_) return fmt::format("first difference at slot {}: expected no more, got {}", slot, first_->got);
+    if (slot >= expected_)
+      return fmt::format("first difference at slot {}: expected no more, got {}", slot,
+                         first_->got);
     const std::string expected = to_string(slots_[slot].facts);
     return fmt::format("first difference at slot {}: expected {}, got {}", slot, expected,
                        first_ ? first_->got : std::string("nothing more"));

@@ -18,8 +18,9 @@ namespace refrain::detail {
 
 /// Bytes taken and given back on one device since the meter began, and the most in between.
 ///
-/// Exact with `count_cpu_memory()` and on accelerators. Otherwise the CPU's allocator reports to this thread and to the
-/// backward passes that it starts, unless a profiler holds that place: then there is nothing to tell.
+/// Exact with `count_cpu_memory()` and on accelerators. Otherwise the CPU's allocator reports to
+/// this thread and to the backward passes that it starts, unless a profiler holds that place: then
+/// there is nothing to tell.
 class StepMeter {
  public:
   explicit StepMeter(c10::Device device) : device_(device) {
@@ -52,7 +53,8 @@ class StepMeter {
     std::atomic<std::int64_t> live = 0;
     std::atomic<std::int64_t> peak = 0;
 
-    void reportMemoryUsage(void*, std::int64_t size, std::size_t, std::size_t, c10::Device device) override {
+    void reportMemoryUsage(void*, std::int64_t size, std::size_t, std::size_t,
+                           c10::Device device) override {
       if (!device.is_cpu()) return;
       const std::int64_t now = live.fetch_add(size) + size;
       std::int64_t most = peak.load();

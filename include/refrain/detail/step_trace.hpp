@@ -50,10 +50,13 @@ struct StepTrace {
 /// Gives the gradient that is sent into an output: no two elements alike, so that none cancel.
 [[nodiscard]] inline at::Tensor probe_gradient(const at::Tensor& output) {
   const at::NoGradGuard no_grad;
-  return (at::arange(output.numel(), output.options().dtype(at::kDouble)).sin() + 1.5).reshape(output.sizes()).to(output.scalar_type());
+  return (at::arange(output.numel(), output.options().dtype(at::kDouble)).sin() + 1.5)
+      .reshape(output.sizes())
+      .to(output.scalar_type());
 }
 
-/// The leaves that gradients sent into `roots` reach, and whether they pass through a graph from before the border.
+/// The leaves that gradients sent into `roots` reach, and whether they pass through a graph from
+/// before the border.
 struct Reached {
   std::vector<at::Tensor> leaves;
   bool older_graph = false;
@@ -97,14 +100,17 @@ class GradientsAside {
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
 };
 
-/// Everything in a thing to be verified that a step may change, found where the thing is made of modules.
+/// Everything in a thing to be verified that a step may change, found where the thing is made of
+/// modules.
 struct Owned {
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;
 
   void add(const torch::nn::Module& module, const std::string& prefix = {}) {
-    for (const auto& item : module.named_parameters()) parameters.push_back({prefix + item.key(), item.value()});
-    for (const auto& item : module.named_buffers()) buffers.push_back({prefix + item.key(), item.value()});
+    for (const auto& item : module.named_parameters())
+      parameters.push_back({prefix + item.key(), item.value()});
+    for (const auto& item : module.named_buffers())
+      buffers.push_back({prefix + item.key(), item.value()});
   }
 
   template <class Thing>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/footprint.hpp>
+
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
-
-#include <refrain/detail/footprint.hpp>
 
 #include <cstdint>
 #include <string_view>
@@ -13,13 +13,16 @@
 
 namespace refrain::detail {
 
-/// Where a replay may be left once the last tensor is saved: at once, or only when the operator that saves it is over.
+/// Where a replay may be left once the last tensor is saved: at once, or only when the operator
+/// that saves it is over.
 ///
-/// An operator saves its inputs before its kernel runs, and may count among them a tensor that it has yet to fill; and
-/// a custom `torch::autograd::Function` that saves its own outputs holds them in a loop until all are saved. What was
-/// made before the operator is complete: it requires grad, or it came from outside the region and was not written.
+/// An operator saves its inputs before its kernel runs, and may count among them a tensor that it
+/// has yet to fill; and a custom `torch::autograd::Function` that saves its own outputs holds them
+/// in a loop until all are saved. What was made before the operator is complete: it requires grad,
+/// or it came from outside the region and was not written.
 ///
-/// The tensors that one operator saves carry the same sequence number, so the rule is read off the last such group.
+/// The tensors that one operator saves carry the same sequence number, so the rule is read off the
+/// last such group.
 class StopRule {
  public:
   void saved(const at::Tensor& tensor, const Footprint& footprint) {
@@ -31,7 +34,9 @@ class StopRule {
       skipped_.bytes = 0;
     }
     skipped_.bytes += bytes_of(tensor);
-    if (at_once_) at_once_ = tensor.requires_grad() ? !from_custom_function(tensor) : footprint.is_settled(tensor);
+    if (at_once_)
+      at_once_ =
+          tensor.requires_grad() ? !from_custom_function(tensor) : footprint.is_settled(tensor);
   }
 
   [[nodiscard]] bool at_once() const { return at_once_; }
@@ -41,13 +46,15 @@ class StopRule {
     skipped_.bytes += footprint.work().bytes - work_then_.bytes;
   }
 
-  /// Whether what a stop skips takes longer than the stop itself, an exception through all of the region's calls (some
-  /// 10 µs, as an operator on this many bytes, or this many small operators).
-  [[nodiscard]] bool pays() const { return skipped_.bytes >= kBytes || skipped_.operators >= kOperators; }
+  /// Whether what a stop skips takes longer than the stop itself, an exception through all of the
+  /// region's calls (some 10 µs, as an operator on this many bytes, or this many small operators).
+  [[nodiscard]] bool pays() const {
+    return skipped_.bytes >= kBytes || skipped_.operators >= kOperators;
+  }
 
  private:
-  // LibTorch's class template for custom functions, as the Itanium ABI spells it; asking the node for its name would
-  // demangle, which costs more than saving the tensor.
+  // LibTorch's class template for custom functions, as the Itanium ABI spells it; asking the node
+  // for its name would demangle, which costs more than saving the tensor.
   static bool from_custom_function(const at::Tensor& tensor) {
     const auto& node = tensor.grad_fn();
     if (node == nullptr) return false;

@@ -12,8 +12,8 @@
 
 namespace refrain::detail {
 
-/// Orders work on accelerator streams behind a replay: a replay runs on the stream of whoever asks first, and nodes on
-/// other streams may use what it rebuilt. On the CPU it does nothing.
+/// Orders work on accelerator streams behind a replay: a replay runs on the stream of whoever asks
+/// first, and nodes on other streams may use what it rebuilt. On the CPU it does nothing.
 class StreamOrder {
  public:
   /// Notes that what was just rebuilt on `device` comes from the current stream there.
@@ -25,7 +25,8 @@ class StreamOrder {
     marks_.push_back({stream, std::move(done)});
   }
 
-  /// Makes the current stream of the tensor's device wait, and keeps its memory from being reused too early.
+  /// Makes the current stream of the tensor's device wait, and keeps its memory from being reused
+  /// too early.
   void wait_for(const at::Tensor& tensor) const {
     if (tensor.is_cpu()) return;
     const Mark* const mark = find(tensor.device());

@@ -41,7 +41,8 @@ class AutocastState {
   }
 
   [[nodiscard]] bool any_enabled() const {
-    return std::any_of(devices_.begin(), devices_.end(), [](const auto& device) { return device && device->enabled; });
+    return std::any_of(devices_.begin(), devices_.end(),
+                       [](const auto& device) { return device && device->enabled; });
   }
 
   [[nodiscard]] AutocastState without_cache() const {
@@ -85,7 +86,8 @@ class AutocastCacheOff {
   const auto accelerator = at::getAccelerator();
   if (!accelerator) return devices;
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
-  const c10::DeviceIndex count = hooks.deviceCount();  // 0 for a CUDA LibTorch where there is no GPU
+  const c10::DeviceIndex count =
+      hooks.deviceCount();  // 0 for a CUDA LibTorch where there is no GPU
   for (c10::DeviceIndex i = 0; i < count; ++i) {
     if (hooks.hasPrimaryContext(i)) devices.emplace_back(*accelerator, i);
   }
@@ -104,8 +106,8 @@ template <class States = std::vector<RandomState>>
   return states;
 }
 
-/// Where the generators stand before a first run. Lives on its stack: most runs draw nothing, and an allocation of this
-/// size makes the C library tidy its heap.
+/// Where the generators stand before a first run. Lives on its stack: most runs draw nothing, and
+/// an allocation of this size makes the C library tidy its heap.
 class EntryRandomState {
  public:
   EntryRandomState(bool enabled, const std::vector<at::Generator>& extra) {
@@ -130,8 +132,8 @@ class EntryRandomState {
 
 /// What a run depends on besides its arguments: random generators, autocast, grad mode.
 ///
-/// Captured before the first run and put back around the replay; what the caller of backward had comes back after it,
-/// also on exceptions.
+/// Captured before the first run and put back around the replay; what the caller of backward had
+/// comes back after it, also on exceptions.
 class Surroundings {
  public:
   Surroundings() : autocast_(AutocastState::capture()) {}
@@ -143,7 +145,9 @@ class Surroundings {
   class Scope {
    public:
     explicit Scope(Surroundings& then)
-        : grad_mode_(true), autocast_before_(AutocastState::capture()), turn_(generators_of(then.random_)) {
+        : grad_mode_(true),
+          autocast_before_(AutocastState::capture()),
+          turn_(generators_of(then.random_)) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();

@@ -29,7 +29,8 @@ struct TensorFacts {
   }
 };
 
-/// What tells the memory of one tensor from another's: its storage, or the tensor itself where it has none.
+/// What tells the memory of one tensor from another's: its storage, or the tensor itself where it
+/// has none.
 [[nodiscard]] inline const void* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())
                               : tensor.unsafeGetTensorImpl();
@@ -44,11 +45,21 @@ struct TensorFacts {
 [[nodiscard]] inline std::string to_string(const TensorFacts& facts) {
   std::string dtype;
   switch (facts.dtype) {
-    case at::kFloat: dtype = "float32"; break;
-    case at::kDouble: dtype = "float64"; break;
-    case at::kHalf: dtype = "float16"; break;
-    case at::kInt: dtype = "int32"; break;
-    case at::kLong: dtype = "int64"; break;
+    case at::kFloat:
+      dtype = "float32";
+      break;
+    case at::kDouble:
+      dtype = "float64";
+      break;
+    case at::kHalf:
+      dtype = "float16";
+      break;
+    case at::kInt:
+      dtype = "int32";
+      break;
+    case at::kLong:
+      dtype = "int64";
+      break;
     default:
       for (const char* c = c10::toString(facts.dtype); *c != '\0'; ++c) {
         dtype += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
@@ -62,19 +73,27 @@ struct TensorFacts {
   return fmt::format("{}[{}] on {}", dtype, sizes, facts.device.str());
 }
 
-/// Says whether a tensor was changed in place since, as autograd's own check does, and keeps no memory alive.
+/// Says whether a tensor was changed in place since, as autograd's own check does, and keeps no
+/// memory alive.
 class VersionMark {
  public:
   VersionMark() = default;
-  explicit VersionMark(const at::Tensor& tensor) : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
+  explicit VersionMark(const at::Tensor& tensor)
+      : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
     if (counter_.enabled()) at_ = counter_.current_version();
   }
 
-  [[nodiscard]] bool moved() const { return counter_.enabled() && counter_.current_version() != at_; }
+  [[nodiscard]] bool moved() const {
+    return counter_.enabled() && counter_.current_version() != at_;
+  }
   /// Changed, and not taken back by `rewind()` of another mark of the same tensor.
-  [[nodiscard]] bool advanced() const { return counter_.enabled() && counter_.current_version() > at_; }
+  [[nodiscard]] bool advanced() const {
+    return counter_.enabled() && counter_.current_version() > at_;
+  }
   [[nodiscard]] std::uint32_t then() const { return at_; }
-  [[nodiscard]] std::uint32_t now() const { return counter_.enabled() ? counter_.current_version() : at_; }
+  [[nodiscard]] std::uint32_t now() const {
+    return counter_.enabled() ? counter_.current_version() : at_;
+  }
 
   /// Takes back what was counted since: for contents that were put back as they were.
   void rewind() {

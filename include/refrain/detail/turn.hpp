@@ -9,8 +9,9 @@
 
 namespace refrain::detail {
 
-/// A replay's turn at what it exchanges for its length: generators, buffers. Without it two replays, on the threads of two
-/// devices or in two threads that share a module, would take each other's values for their own.
+/// A replay's turn at what it exchanges for its length: generators, buffers. Without it two
+/// replays, on the threads of two devices or in two threads that share a module, would take each
+/// other's values for their own.
 ///
 /// A region nested in another finds its things held by its own thread already.
 class Turn {

@@ -64,9 +64,7 @@ inline Ops in_place_ops() {
       // Whole small stories that autograd always accepts.
       op("sum_then_relu", 2, [=](Call& c) { return (c.a() + like(c.b(), c.a())).relu_(); }),
       op("linear_then_tanh", 2,
-         [](Call& c) {
-           return fit(c.a(), {3, 4}).mm(fit(c.b(), {4, 3})).mul_(0.5).tanh_();
-         }),
+         [](Call& c) { return fit(c.a(), {3, 4}).mm(fit(c.b(), {4, 3})).mul_(0.5).tanh_(); }),
       op("fill_a_buffer", 2,
          [](Call& c) {
            auto out = at::zeros({2, 2, 3}, c.a().options());

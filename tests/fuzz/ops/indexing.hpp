@@ -17,9 +17,7 @@ inline Ops indexing_ops() {
            return x.index_select(dim, indices(c, c.b(), {3}, x.size(dim)));
          }),
       op("gather", 2,
-         [](Call& c) {
-           return fit(c.a(), {3, 4}).gather(1, indices(c, c.b(), {3, 2}, 4));
-         }),
+         [](Call& c) { return fit(c.a(), {3, 4}).gather(1, indices(c, c.b(), {3, 2}, 4)); }),
       op("scatter", 3,
          [](Call& c) {
            return fit(c.a(), {3, 4}).scatter(0, indices(c, c.b(), {2, 4}, 3), fit(c.c(), {2, 4}));
@@ -35,9 +33,7 @@ inline Ops indexing_ops() {
                .scatter_reduce(0, indices(c, c.b(), {6}, 4), fit(c.c(), {6}), "amax");
          }),
       op("index", 2,
-         [](Call& c) {
-           return fit(c.a(), {4, 3}).index({indices(c, c.b(), {2, 2}, 4), Slice()});
-         }),
+         [](Call& c) { return fit(c.a(), {4, 3}).index({indices(c, c.b(), {2, 2}, 4), Slice()}); }),
       op("index_by_mask", 2,
          [](Call& c) {
            const auto x = fit(c.a(), {3, 4});
@@ -63,19 +59,14 @@ inline Ops indexing_ops() {
          [](Call& c) {
            return fit(c.a(), {12}).masked_scatter(fit(c.b(), {12}) > 0, fit(c.c(), {12}));
          }),
-      op("take", 2,
-         [](Call& c) {
-           return fit(c.a(), {3, 4}).take(indices(c, c.b(), {2, 3}, 12));
-         }),
+      op("take", 2, [](Call& c) { return fit(c.a(), {3, 4}).take(indices(c, c.b(), {2, 3}, 12)); }),
       op("take_along", 2,
          [](Call& c) {
            const auto x = fit(c.a(), {3, 4});
            return x.take_along_dim(fit(c.b(), {3, 4}).argsort(std::int64_t{1}, false), 1);
          }),
       op("embedding", 2,
-         [](Call& c) {
-           return at::embedding(fit(c.a(), {4, 3}), indices(c, c.b(), {2, 3}, 4));
-         }),
+         [](Call& c) { return at::embedding(fit(c.a(), {4, 3}), indices(c, c.b(), {2, 3}, 4)); }),
       op("embedding_bag", 2,
          [](Call& c) {
            const auto offsets = at::arange(2, at::kLong) * 3;
@@ -94,17 +85,10 @@ inline Ops indexing_ops() {
                 return Tensors{values, order.to(values.scalar_type()) * 0.1};
               }),
       op("kthvalue", 1,
-         [](Call& c) {
-           return std::get<0>(fit(c.a(), {3, 4}).kthvalue(2, c.dice.pick(2)));
-         }),
-      op("median", 1,
-         [](Call& c) {
-           return std::get<0>(fit(c.a(), {3, 4}).median(1));
-         }),
+         [](Call& c) { return std::get<0>(fit(c.a(), {3, 4}).kthvalue(2, c.dice.pick(2))); }),
+      op("median", 1, [](Call& c) { return std::get<0>(fit(c.a(), {3, 4}).median(1)); }),
       op("argmax", 1,
-         [](Call& c) {
-           return fit(c.a(), {3, 4}).argmax(1).to(c.a().scalar_type()) * 0.2;
-         }),
+         [](Call& c) { return fit(c.a(), {3, 4}).argmax(1).to(c.a().scalar_type()) * 0.2; }),
       op("one_hot", 2,
          [](Call& c) {
            return at::one_hot(indices(c, c.a(), {4}, 3), 3).to(c.a().scalar_type()) *

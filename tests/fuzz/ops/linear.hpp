@@ -18,10 +18,7 @@ inline Ops linear_ops() {
            const auto x = at_least(small(c.a()), 2);
            return x.matmul(fit(c.b(), {x.size(-1), 3})) * 0.5;
          }),
-      op("bmm", 2,
-         [](Call& c) {
-           return fit(c.a(), {2, 3, 4}).bmm(fit(c.b(), {2, 4, 2})) * 0.5;
-         }),
+      op("bmm", 2, [](Call& c) { return fit(c.a(), {2, 3, 4}).bmm(fit(c.b(), {2, 4, 2})) * 0.5; }),
       op("linear", 3,
          [](Call& c) {
            const auto x = at_least(small(c.a()), 1);
@@ -37,10 +34,7 @@ inline Ops linear_ops() {
            return at::baddbmm(fit(c.a(), {2, 3, 3}), fit(c.b(), {2, 3, 2}), fit(c.c(), {2, 2, 3}),
                               0.5);
          }),
-      op("mv", 2,
-         [](Call& c) {
-           return fit(c.a(), {3, 4}).mv(fit(c.b(), {4}));
-         }),
+      op("mv", 2, [](Call& c) { return fit(c.a(), {3, 4}).mv(fit(c.b(), {4})); }),
       op("dot", 2, [](Call& c) { return at::dot(fit(c.a(), {6}), fit(c.b(), {6})) * 0.2; }),
       op("outer", 2, [](Call& c) { return at::outer(fit(c.a(), {4}), fit(c.b(), {3})).tanh(); }),
       op("einsum", 2,
@@ -67,9 +61,7 @@ inline Ops linear_ops() {
            return at::linalg_cholesky(x.mm(x.t()) + at::eye(3, x.options()));
          }),
       op("distances", 2,
-         [](Call& c) {
-           return at::cdist(fit(c.a(), {3, 4}), fit(c.b(), {2, 4}) + 5) * 0.2;
-         }),
+         [](Call& c) { return at::cdist(fit(c.a(), {3, 4}), fit(c.b(), {2, 4}) + 5) * 0.2; }),
       op("cosine_similarity", 2,
          [](Call& c) {
            return at::cosine_similarity(fit(c.a(), {3, 4}), fit(c.b(), {3, 4}), c.dice.pick(2));

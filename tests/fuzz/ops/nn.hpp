@@ -58,14 +58,9 @@ inline Ops nn_ops() {
          [](Call& c) {
            return at::layer_norm(fit(c.a(), {2, 3, 4}), {4}, fit(c.b(), {4}), fit(c.c(), {4}));
          }),
-      op("layer_norm_bare", 1,
-         [](Call& c) {
-           return at::layer_norm(fit(c.a(), {3, 4}), {4});
-         }),
+      op("layer_norm_bare", 1, [](Call& c) { return at::layer_norm(fit(c.a(), {3, 4}), {4}); }),
       op("rms_norm", 2,
-         [](Call& c) {
-           return at::rms_norm(fit(c.a(), {3, 4}), {4}, fit(c.b(), {4}));
-         }),
+         [](Call& c) { return at::rms_norm(fit(c.a(), {3, 4}), {4}, fit(c.b(), {4})); }),
       op("group_norm", 2,
          [](Call& c) {
            return at::group_norm(fit(c.a(), {2, 4, 3}), 2, fit(c.b(), {4}), fit(c.b(), {4}).sin());
@@ -79,30 +74,18 @@ inline Ops nn_ops() {
            return torch::nn::functional::local_response_norm(
                fit(c.a(), {1, 3, 4}), torch::nn::functional::LocalResponseNormFuncOptions(2));
          }),
-      op("max_pool1d", 1,
-         [](Call& c) {
-           return at::max_pool1d(fit(c.a(), {1, 2, 6}), 2);
-         }),
+      op("max_pool1d", 1, [](Call& c) { return at::max_pool1d(fit(c.a(), {1, 2, 6}), 2); }),
       op("max_pool2d", 1,
-         [](Call& c) {
-           return at::max_pool2d(fit(c.a(), {1, 2, 4, 4}), 2, 1 + c.dice.pick(2));
-         }),
-      op("avg_pool2d", 1,
-         [](Call& c) {
-           return at::avg_pool2d(fit(c.a(), {1, 2, 4, 4}), 2);
-         }),
+         [](Call& c) { return at::max_pool2d(fit(c.a(), {1, 2, 4, 4}), 2, 1 + c.dice.pick(2)); }),
+      op("avg_pool2d", 1, [](Call& c) { return at::avg_pool2d(fit(c.a(), {1, 2, 4, 4}), 2); }),
       op("adaptive_avg_pool", 1,
-         [](Call& c) {
-           return at::adaptive_avg_pool1d(fit(c.a(), {1, 2, 6}), 3);
-         }),
+         [](Call& c) { return at::adaptive_avg_pool1d(fit(c.a(), {1, 2, 6}), 3); }),
       op("adaptive_max_pool", 1,
          [](Call& c) {
            return std::get<0>(at::adaptive_max_pool2d(fit(c.a(), {2, 4, 4}), {2, 3}));
          }),
       op("upsample", 1,
-         [](Call& c) {
-           return at::upsample_linear1d(fit(c.a(), {1, 2, 4}), {6}, c.dice.flip());
-         }),
+         [](Call& c) { return at::upsample_linear1d(fit(c.a(), {1, 2, 4}), {6}, c.dice.flip()); }),
       op("patches", 1,
          [](Call& c) {
            return at::im2col(fit(c.a(), {1, 2, 3, 3}), {2, 2}, {1, 1}, {0, 0}, {1, 1});
@@ -118,9 +101,7 @@ inline Ops nn_ops() {
            return h + cell;
          }),
       op("weight_norm", 2,
-         [](Call& c) {
-           return at::_weight_norm(fit(c.a(), {3, 4}) + 0.1, fit(c.b(), {3, 1}));
-         }),
+         [](Call& c) { return at::_weight_norm(fit(c.a(), {3, 4}) + 0.1, fit(c.b(), {3, 1})); }),
       op("mse_loss", 2, [](Call& c) { return at::mse_loss(fit(c.a(), {6}), fit(c.b(), {6})); }),
       op("smooth_l1", 2,
          [](Call& c) { return at::smooth_l1_loss(fit(c.a(), {6}), fit(c.b(), {6}).detach()); }),

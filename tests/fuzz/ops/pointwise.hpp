@@ -77,14 +77,8 @@ inline Ops pointwise_ops() {
          }),
       op("masked_fill", 2,
          [](Call& c) { return c.a().masked_fill(fit(c.b(), c.a().sizes()) > 0, c.dice.real()); }),
-      op("prelu", 2,
-         [](Call& c) {
-           return at::prelu(fit(c.a(), {2, 3, 2}), fit(c.b(), {3}));
-         }),
-      op("glu", 1,
-         [](Call& c) {
-           return at::glu(fit(c.a(), {3, 4}), 1);
-         }),
+      op("prelu", 2, [](Call& c) { return at::prelu(fit(c.a(), {2, 3, 2}), fit(c.b(), {3})); }),
+      op("glu", 1, [](Call& c) { return at::glu(fit(c.a(), {3, 4}), 1); }),
       list_op("foreach_add", 2, 2,
               [](Call& c) {
                 return at::_foreach_add(Tensors{c.a(), c.b().tanh()}, Tensors{c.a().sin(), c.b()});

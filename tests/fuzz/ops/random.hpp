@@ -14,9 +14,7 @@ inline Ops random_ops() {
       random("dropout", 1,
              [](Call& c) { return at::dropout(c.a(), 0.1 * (1 + c.dice.pick(6)), true); }),
       random("feature_dropout", 1,
-             [](Call& c) {
-               return at::feature_dropout(fit(c.a(), {2, 3, 2}), 0.3, true);
-             }),
+             [](Call& c) { return at::feature_dropout(fit(c.a(), {2, 3, 2}), 0.3, true); }),
       random("alpha_dropout", 1, [](Call& c) { return at::alpha_dropout(c.a(), 0.2, true); }),
       random("bernoulli", 1,
              [](Call& c) { return c.a() * at::bernoulli(c.a().detach().sigmoid().nan_to_num()); }),
@@ -57,10 +55,7 @@ inline Ops random_ops() {
              [](Call& c) {
                return c.a() * at::rand(c.a().sizes(), c.state.generator, c.a().options());
              }),
-      random("draw", 0,
-             [](Call& c) {
-               return at::rand({2, 3}, c.state.parameters[0].options());
-             }),
+      random("draw", 0, [](Call& c) { return at::rand({2, 3}, c.state.parameters[0].options()); }),
   };
 }
 

@@ -17,10 +17,7 @@ inline Ops reduce_ops() {
   return {
       op("sum", 1, [](Call& c) { return c.a().sum() * 0.2; }),
       op("norm", 1, [](Call& c) { return (c.a() + 0.5).norm(c.dice.flip() ? 2 : 3); }),
-      op("trace", 1,
-         [](Call& c) {
-           return fit(c.a(), {3, 3}).trace();
-         }),
+      op("trace", 1, [](Call& c) { return fit(c.a(), {3, 3}).trace(); }),
       op("max_of_all", 1, [](Call& c) { return fit(c.a(), {6}).max(); }),
       along("sum_along", [](auto& x, auto dim) { return x.sum(dim).tanh(); }),
       along("mean_along", [](auto& x, auto dim) { return x.mean(dim, true); }),
@@ -47,18 +44,13 @@ inline Ops reduce_ops() {
                .std(1);
          }),
       op("normalize", 1,
-         [](Call& c) {
-           return torch::nn::functional::normalize(fit(c.a(), {3, 4}) + 0.1);
-         }),
+         [](Call& c) { return torch::nn::functional::normalize(fit(c.a(), {3, 4}) + 0.1); }),
       list_op("extremes", 1, 2,
               [](Call& c) {
                 const auto x = fit(c.a(), {3, 4});
                 return Tensors{x.amin(1), x.amax(1)};
               }),
-      op("trapezoid", 1,
-         [](Call& c) {
-           return at::trapezoid(fit(c.a(), {3, 4})) * 0.3;
-         }),
+      op("trapezoid", 1, [](Call& c) { return at::trapezoid(fit(c.a(), {3, 4})) * 0.3; }),
   };
 }
 

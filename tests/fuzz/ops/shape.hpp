@@ -21,10 +21,7 @@ inline Ops shape_ops() {
       view("unsqueeze",
            [](Call& c) { return small(c.a()).unsqueeze(c.dice.pick(c.a().dim() + 1)).squeeze(); }),
       view("squeeze", [](Call& c) { return c.a().squeeze(); }),
-      view("view_matrix",
-           [](Call& c) {
-             return fit(c.a(), {2, 6});
-           }),
+      view("view_matrix", [](Call& c) { return fit(c.a(), {2, 6}); }),
       view("narrow",
            [](Call& c) {
              const auto x = at_least(c.a(), 1);
@@ -49,9 +46,7 @@ inline Ops shape_ops() {
       view("diagonal", [](Call& c) { return at_least(c.a(), 2).diagonal(0, -2, -1); }),
       view("windows", [](Call& c) { return fit(c.a(), {6}).unfold(0, 2 + c.dice.pick(2), 2); }),
       view("strided",
-           [](Call& c) {
-             return fit(c.a(), {12}).as_strided({3, 2}, {2, 3}, c.dice.pick(3));
-           }),
+           [](Call& c) { return fit(c.a(), {12}).as_strided({3, 2}, {2, 3}, c.dice.pick(3)); }),
       view("contiguous", [](Call& c) { return c.a().contiguous(); }),
       view("itself", [](Call& c) { return c.a(); }),
       view("detach", [](Call& c) { return c.a().detach(); }),
@@ -64,17 +59,9 @@ inline Ops shape_ops() {
           },
           Kind::Alias),
       list_op(
-          "split", 1, 3,
-          [](Call& c) {
-            return fit(c.a(), {2, 6}).split(2, 1);
-          },
-          Kind::Alias),
+          "split", 1, 3, [](Call& c) { return fit(c.a(), {2, 6}).split(2, 1); }, Kind::Alias),
       list_op(
-          "unbind", 1, 3,
-          [](Call& c) {
-            return fit(c.a(), {3, 4}).unbind(0);
-          },
-          Kind::Alias),
+          "unbind", 1, 3, [](Call& c) { return fit(c.a(), {3, 4}).unbind(0); }, Kind::Alias),
       op("clone", 1, [](Call& c) { return c.a().clone(); }),
       op("cat", 2,
          [](Call& c) {
@@ -96,28 +83,17 @@ inline Ops shape_ops() {
            const auto x = at_least(c.a(), 1);
            return x.roll({1 + c.dice.pick(2)}, {some_dim(c, x)});
          }),
-      op("repeat", 1,
-         [](Call& c) {
-           return fit(c.a(), {2, 3}).repeat({2, 1 + c.dice.pick(2)});
-         }),
+      op("repeat", 1, [](Call& c) { return fit(c.a(), {2, 3}).repeat({2, 1 + c.dice.pick(2)}); }),
       op("repeat_interleave", 1,
-         [](Call& c) {
-           return fit(c.a(), {2, 3}).repeat_interleave(2, c.dice.pick(2));
-         }),
+         [](Call& c) { return fit(c.a(), {2, 3}).repeat_interleave(2, c.dice.pick(2)); }),
       op("tril", 1, [](Call& c) { return at_least(c.a(), 2).tril(c.dice.pick(2)); }),
       op("triu", 1, [](Call& c) { return at_least(c.a(), 2).triu(c.dice.pick(2)); }),
       op("pad", 1,
-         [](Call& c) {
-           return at::constant_pad_nd(fit(c.a(), {2, 3}), {1, c.dice.pick(2)}, 0.5);
-         }),
+         [](Call& c) { return at::constant_pad_nd(fit(c.a(), {2, 3}), {1, c.dice.pick(2)}, 0.5); }),
       op("pad_reflect", 1,
-         [](Call& c) {
-           return at::reflection_pad1d(fit(c.a(), {2, 2, 4}), {1, 1});
-         }),
+         [](Call& c) { return at::reflection_pad1d(fit(c.a(), {2, 2, 4}), {1, 1}); }),
       op("pixel_shuffle", 1,
-         [](Call& c) {
-           return at::pixel_shuffle(fit(c.a(), {1, 4, 2, 2}), 2);
-         }),
+         [](Call& c) { return at::pixel_shuffle(fit(c.a(), {1, 4, 2, 2}), 2); }),
       op("complex_round_trip", 1,
          [](Call& c) {
            const auto z = at::view_as_complex(fit(c.a(), {3, 2}).to(at::kDouble).contiguous());

@@ -46,10 +46,7 @@ inline Ops stateful_ops() {
            const auto& w = c.state.parameters[0];
            return at::linear(at::linear(fit(c.a(), {3, 4}), w).tanh(), w.t());
          }),
-      op("ones", 0,
-         [](Call& c) {
-           return at::ones({2, 3}, c.state.parameters[0].options());
-         }),
+      op("ones", 0, [](Call& c) { return at::ones({2, 3}, c.state.parameters[0].options()); }),
       op("range", 0, [](Call& c) { return at::arange(6, c.state.parameters[0].options()) * 0.2; }),
       op("batch_norm", 1, &ops::batch_norm, Kind::Stateful),
       op(

@@ -27,8 +27,9 @@ namespace refrain::detail {
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-/// One call of a region on the function route: one node stands for it in the graph, runs the body again in its backward,
-/// and sends the gradients to all that the body reached: arguments, parameters, captured tensors.
+/// One call of a region on the function route: one node stands for it in the graph, runs the body
+/// again in its backward, and sends the gradients to all that the body reached: arguments,
+/// parameters, captured tensors.
 ///
 /// The engine stays as it is. The first run builds a graph, to see what it reaches, and drops it.
 class FunctionFrame final : public Frame {
@@ -36,19 +37,22 @@ class FunctionFrame final : public Frame {
   using Frame::Frame;
 
   template <class Watch, class Call>
-  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs, const Watch& watch,
-           const Call& call) {
+  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs,
+           const Watch& watch, const Call& call) {
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
-    const AutocastCacheOff own_casts;  // a cast made before the region would be a part of its graph that no replay has
+    const AutocastCacheOff
+        own_casts;  // a cast made before the region would be a part of its graph that no replay has
     const GraphBorder border;
     if constexpr (std::is_void_v<decltype(call())>) {
-      refuse("gives no result to put a gradient into", "return what it makes, or use Route::Hooks.");
+      refuse("gives no result to put a gradient into",
+             "return what it makes, or use Route::Hooks.");
     } else {
       auto result = first_run(footprint, nullptr, call);
       if (watch.enabled() && watch.must_stay_plain()) return result;  // with the graph that it has
-      if constexpr (!kVisitable<decltype(result)>) refuse("gives a result whose tensors it cannot find",
-                                                          "teach the type with visit_tensors, or use Route::Hooks.");
+      if constexpr (!kVisitable<decltype(result)>)
+        refuse("gives a result whose tensors it cannot find",
+               "teach the type with visit_tensors, or use Route::Hooks.");
       refuse_changed_inputs(inputs, footprint);
       put_node_under(self, result, border, footprint);
       return result;
@@ -74,7 +78,8 @@ class FunctionFrame final : public Frame {
       }
       TORCH_CHECK(frame != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
       std::vector<bool> wanted;
-      for (std::size_t i = 0; i < num_outputs(); ++i) wanted.push_back(task_should_compute_output(i));
+      for (std::size_t i = 0; i < num_outputs(); ++i)
+        wanted.push_back(task_should_compute_output(i));
       return frame->backward(gradients, wanted);
     }
 
@@ -89,23 +94,26 @@ class FunctionFrame final : public Frame {
     std::shared_ptr<FunctionFrame> frame_;
   };
 
-  /// Replaces the result's differentiable tensors by ones whose history is the node alone; their own graph goes.
+  /// Replaces the result's differentiable tensors by ones whose history is the node alone; their
+  /// own graph goes.
   template <class Result>
-  void put_node_under(const std::shared_ptr<FunctionFrame>& self, Result& result, const GraphBorder& border,
-                      const Footprint& footprint) {
+  void put_node_under(const std::shared_ptr<FunctionFrame>& self, Result& result,
+                      const GraphBorder& border, const Footprint& footprint) {
     std::vector<std::vector<at::Tensor*>> tensors;  // each with the places that hold it
     edge_list roots;
     std::size_t place = 0;
     for_each_tensor_in(result, [&](at::Tensor& tensor) {
       const std::size_t here = place++;
       if (!tensor.defined() || tensor.grad_fn() == nullptr) return;
-      const auto known = std::find_if(tensors.begin(), tensors.end(),
-                                      [&](const auto& places) { return places.front()->is_same(tensor); });
+      const auto known = std::find_if(tensors.begin(), tensors.end(), [&](const auto& places) {
+        return places.front()->is_same(tensor);
+      });
       if (known != tensors.end()) return known->push_back(&tensor);
       auto edge = torch::autograd::impl::gradient_edge(tensor);
       if (!border.inside(edge)) return;  // handed through
       if (footprint.is_outside(tensor)) {
-        refuse(fmt::format("returns {}, a view of memory from outside the region", to_string(TensorFacts(tensor))),
+        refuse(fmt::format("returns {}, a view of memory from outside the region",
+                           to_string(TensorFacts(tensor))),
                "return a clone, or use Route::Hooks.");
       }
       outputs_.push_back({here, TensorFacts(tensor)});
@@ -115,7 +123,9 @@ class FunctionFrame final : public Frame {
     if (roots.empty()) return;
     const auto node = make_node<ReplayNode>(self);
     auto crossings = border.crossings_below(roots);
-    inner_leaves_ = drop_leaves(crossings, [&](const at::Tensor& leaf, const auto&) { return footprint.made_inside(leaf); });
+    inner_leaves_ = drop_leaves(crossings, [&](const at::Tensor& leaf, const auto&) {
+      return footprint.made_inside(leaf);
+    });
     targets_ = GraphBorder::targets_of(crossings);
     node->set_next_edges(edge_list(targets_));
     roots.clear();
@@ -132,7 +142,8 @@ class FunctionFrame final : public Frame {
     variable_list answers;
     try {
       // What the replay's own graph saved of a buffer is only there until the buffer is put back.
-      replay(nullptr, &results, [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
+      replay(nullptr, &results,
+             [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
     } catch (const std::exception&) {
       throw;
     } catch (...) {
@@ -151,7 +162,8 @@ class FunctionFrame final : public Frame {
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const std::size_t place = outputs_[i].place;
       const at::Tensor result = place < results.size() ? results[place] : at::Tensor();
-      if (!result.defined() || !outputs_[i].facts.describe(result) || !result.requires_grad()) fail_output(i, result);
+      if (!result.defined() || !outputs_[i].facts.describe(result) || !result.requires_grad())
+        fail_output(i, result);
       all_roots.push_back(torch::autograd::impl::gradient_edge(result));
       if (!gradients[i].defined()) continue;
       roots.push_back(all_roots.back());
@@ -159,9 +171,10 @@ class FunctionFrame final : public Frame {
     }
     results.clear();
     auto crossings = border.crossings_below(all_roots);  // in nodes that `all_roots` keeps alive
-    const std::size_t inner_leaves = drop_leaves(crossings, [&](const at::Tensor&, const auto& edge) {
-      return std::find(targets.begin(), targets.end(), edge) == targets.end();
-    });
+    const std::size_t inner_leaves =
+        drop_leaves(crossings, [&](const at::Tensor&, const auto& edge) {
+          return std::find(targets.begin(), targets.end(), edge) == targets.end();
+        });
     const edge_list now = GraphBorder::targets_of(crossings);
     if (inner_leaves != inner_leaves_) fail_targets(now.size() + inner_leaves);
     compare(now, targets);
@@ -172,21 +185,25 @@ class FunctionFrame final : public Frame {
     }
     variable_list answers(targets.size());
     if (roots.empty() || asked.empty()) return answers;
-    auto found = torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, create_graph, create_graph,
-                                                                       /*accumulate_grad=*/false, asked);
+    auto found = torch::autograd::Engine::get_default_engine().execute(
+        roots, root_gradients, create_graph, create_graph,
+        /*accumulate_grad=*/false, asked);
     for (std::size_t i = 0, next = 0; i < targets.size(); ++i) {
       if (wanted[i]) answers[i] = std::move(found[next++]);
     }
     return answers;
   }
 
-  /// Takes out the crossings to leaves for which `chosen(leaf, edge)`, and says how many such leaves there were.
+  /// Takes out the crossings to leaves for which `chosen(leaf, edge)`, and says how many such
+  /// leaves there were.
   template <class Chosen>
-  static std::size_t drop_leaves(std::vector<GraphBorder::Crossing>& crossings, const Chosen& chosen) {
+  static std::size_t drop_leaves(std::vector<GraphBorder::Crossing>& crossings,
+                                 const Chosen& chosen) {
     std::unordered_set<const torch::autograd::Node*> dropped;
     std::erase_if(crossings, [&](const GraphBorder::Crossing& crossing) {
       const auto& edge = crossing.from->next_edge(crossing.index);
-      const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+      const auto* const leaf =
+          dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
       if (leaf == nullptr || !chosen(leaf->variable, edge)) return false;
       dropped.insert(leaf);
       return true;
@@ -198,30 +215,36 @@ class FunctionFrame final : public Frame {
     throw DivergenceError(
         fmt::format("replay of `{}` gave another result than the first run.", name()),
         fmt::format("first difference at result {}: expected {}, got {}", outputs_[i].place,
-                    to_string(outputs_[i].facts), result.defined() ? to_string(TensorFacts(result)) : "nothing"),
-        "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
+                    to_string(outputs_[i].facts),
+                    result.defined() ? to_string(TensorFacts(result)) : "nothing"),
+        "likely cause: forward read state that changed in between (a counter, a cache, "
+        "is_training()).",
         "see docs/reading_a_divergence.md");
   }
 
   void compare(const edge_list& now, const edge_list& then) const {
-    const bool equal = now.size() == then.size() && std::all_of(now.begin(), now.end(), [&](const auto& edge) {
-                         return std::find(then.begin(), then.end(), edge) != then.end();
-                       });
+    const bool equal =
+        now.size() == then.size() && std::all_of(now.begin(), now.end(), [&](const auto& edge) {
+          return std::find(then.begin(), then.end(), edge) != then.end();
+        });
     if (!equal) fail_targets(now.size());
   }
 
   [[noreturn]] void fail_targets(std::size_t now) const {
-    throw DivergenceError(
-        fmt::format("replay of `{}` depends on {} tensors that need gradients, the first run on {}, or on others.", name(),
-                    now, targets_.size() + inner_leaves_),
-        "likely cause: forward read state that changed in between (a counter, a cache, is_training()).",
-        "see docs/reading_a_divergence.md");
+    throw DivergenceError(fmt::format("replay of `{}` depends on {} tensors that need gradients, "
+                                      "the first run on {}, or on others.",
+                                      name(), now, targets_.size() + inner_leaves_),
+                          "likely cause: forward read state that changed in between (a counter, a "
+                          "cache, is_training()).",
+                          "see docs/reading_a_divergence.md");
   }
 
   void refuse_changed_inputs(const std::vector<at::Tensor>& inputs, Footprint& footprint) const {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].defined() && inputs[i].requires_grad() && footprint.entry_of_input(i).defined()) {
-        refuse(fmt::format("changes its tensor argument {} in place", i), "clone it first, or use Route::Hooks.");
+      if (inputs[i].defined() && inputs[i].requires_grad() &&
+          footprint.entry_of_input(i).defined()) {
+        refuse(fmt::format("changes its tensor argument {} in place", i),
+               "clone it first, or use Route::Hooks.");
       }
     }
   }
@@ -232,7 +255,8 @@ class FunctionFrame final : public Frame {
 
   std::vector<Output> outputs_;
   std::size_t inner_leaves_ = 0;  ///< Made in the body itself: their gradients go nowhere.
-  edge_list targets_;             ///< The node's edges as made: a region around this one may have cut them off for now.
+  edge_list targets_;  ///< The node's edges as made: a region around this one may have cut them off
+                       ///< for now.
 };
 
 }  // namespace refrain::detail

@@ -24,19 +24,20 @@
 
 namespace refrain::detail {
 
-/// One call of a region on the hooks route: autograd's own graph stays, but each tensor it would keep is a numbered
-/// slot here, filled by a replay when the first of them is asked for.
+/// One call of a region on the hooks route: autograd's own graph stays, but each tensor it would
+/// keep is a numbered slot here, filled by a replay when the first of them is asked for.
 ///
-/// A rebuilt tensor goes when its node is done: autograd then destroys the hook. Where the graph is retained it goes at
-/// the end of the backward pass, and the next pass replays again.
+/// A rebuilt tensor goes when its node is done: autograd then destroys the hook. Where the graph is
+/// retained it goes at the end of the backward pass, and the next pass replays again.
 ///
-/// Threads: nodes may ask from several device threads; one replays while the others wait. Locks are taken from inner
-/// regions to outer ones.
+/// Threads: nodes may ask from several device threads; one replays while the others wait. Locks are
+/// taken from inner regions to outer ones.
 class HooksFrame final : public Frame, public std::enable_shared_from_this<HooksFrame> {
  public:
   using Frame::Frame;
 
-  /// The first run. While `watch.enabled()` it remembers what it saves, and keeps it if `watch.must_stay_plain()` after.
+  /// The first run. While `watch.enabled()` it remembers what it saves, and keeps it if
+  /// `watch.must_stay_plain()` after.
   template <class Watch, class Call>
   auto run(const std::vector<at::Tensor>& inputs, const Watch& watch, const Call& call) {
     EngineProxy::install();
@@ -109,7 +110,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     explicit Rebuilder(HooksFrame& frame)
         : frame_(frame), comparison_(frame.slots_, frame.options().check() != Check::None) {}
 
-    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override { return std::make_unique<Hook>(*this); }
+    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
+      return std::make_unique<Hook>(*this);
+    }
 
     ~Rebuilder() { values_->clear(); }
     Rebuilder(const Rebuilder&) = delete;
@@ -119,8 +122,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     [[nodiscard]] const SlotComparison& comparison() const { return comparison_; }
 
    private:
-    /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may also keep a result, and
-    /// with it that graph: the values go when the replay is over all the same.
+    /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may
+    /// also keep a result, and with it that graph: the values go when the replay is over all the
+    /// same.
     class Hook final : public torch::autograd::SavedVariableHooks {
      public:
       explicit Hook(Rebuilder& rebuilder) : rebuilder_(&rebuilder), values_(rebuilder.values_) {}
@@ -132,9 +136,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       }
       at::Tensor call_unpack_hook() override {
         if (index_ < values_->size()) return (*values_)[index_];
-        throw Error("a backward pass runs through a tensor that a replay made, after that replay.",
-                    "likely cause: a region keeps one of its results in a member, and it is used later.",
-                    "use the first run's result, or return it from the region.");
+        throw Error(
+            "a backward pass runs through a tensor that a replay made, after that replay.",
+            "likely cause: a region keeps one of its results in a member, and it is used later.",
+            "use the first run's result, or return it from the region.");
       }
 
      private:
@@ -167,7 +172,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     bool stopped_ = false;
   };
 
-  /// While the first run goes on its last tensor is not known to be the last: a replay must end there.
+  /// While the first run goes on its last tensor is not known to be the last: a replay must end
+  /// there.
   [[nodiscard]] bool stops_early() const {
     if (first_run_is_incomplete() || options().early_stop() == EarlyStop::On) return true;
     return options().early_stop() == EarlyStop::Auto && stop_rule_.pays();
@@ -182,14 +188,16 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   at::Tensor rebuilt(std::size_t index) {
     if (this_thread_replays()) {
-      throw Error(fmt::format("the replay of `{}` asks for a tensor that it is about to rebuild.", name()),
-                  "likely cause: the region runs a backward pass through its own result.");
+      throw Error(
+          fmt::format("the replay of `{}` asks for a tensor that it is about to rebuild.", name()),
+          "likely cause: the region runs a backward pass through its own result.");
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& slot = slots_[index];
     if (slot.version.moved() && options().check() != Check::None) fail_moved(index, slot.version);
     if (!slot.rebuilt.defined()) replay_slots(index);
-    if (slot.rebuilt_version.advanced() && options().check() != Check::None) fail_moved(index, slot.rebuilt_version);
+    if (slot.rebuilt_version.advanced() && options().check() != Check::None)
+      fail_moved(index, slot.rebuilt_version);
     drop_at_end_of_backward();
     order_.wait_for(slot.rebuilt);
     return slot.rebuilt;
@@ -203,7 +211,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     try {
       replay(&rebuilder, nullptr);
     } catch (const std::exception& error) {
-      // The stop may arrive as another type (TorchScript wraps exceptions anew), so it is known by its flag.
+      // The stop may arrive as another type (TorchScript wraps exceptions anew), so it is known by
+      // its flag.
       if (!rebuilder.stopped() && rebuilder.comparison().equal_so_far()) {
         drop_slots();
         throw;
@@ -213,8 +222,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       drop_slots();
       fail_non_standard();
     }
-    const bool as_before = rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
-    if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined())) return mark_streams();
+    const bool as_before =
+        rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
+    if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined()))
+      return mark_streams();
     drop_slots();
     rebuilder.comparison().fail(name(), thrown);
   }
@@ -228,14 +239,16 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   [[noreturn]] void fail_moved(std::size_t index, const VersionMark& version) const {
     throw DivergenceError(
-        fmt::format("a tensor that `{}` saved for backward was changed in place since the forward.", name()),
-        fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slots_[index].facts), version.then(),
-                    version.now()),
+        fmt::format("a tensor that `{}` saved for backward was changed in place since the forward.",
+                    name()),
+        fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slots_[index].facts),
+                    version.then(), version.now()),
         "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
         "call backward first, or write to a clone.");
   }
 
-  /// A slot's node is done with it. Nodes may also die while this thread replays: the body may drop an old result.
+  /// A slot's node is done with it. Nodes may also die while this thread replays: the body may drop
+  /// an old result.
   void release(std::size_t index) {
     at::Tensor goes;  // destroyed after the lock
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
@@ -270,7 +283,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   class ReplayingHere {
    public:
-    explicit ReplayingHere(HooksFrame& frame) : frame_(frame) { frame_.replaying_on_ = std::this_thread::get_id(); }
+    explicit ReplayingHere(HooksFrame& frame) : frame_(frame) {
+      frame_.replaying_on_ = std::this_thread::get_id();
+    }
     ~ReplayingHere() { frame_.replaying_on_ = std::thread::id(); }
     ReplayingHere(const ReplayingHere&) = delete;
     ReplayingHere& operator=(const ReplayingHere&) = delete;
