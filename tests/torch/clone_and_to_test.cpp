@@ -23,7 +23,7 @@ class Modes : public support::Seeded {};
 
 /// A block that can be cloned, as LibTorch asks for it.
 struct NormedImpl : nn::Cloneable<NormedImpl> {
-  explicit NormedImpl(std::int64_t width = 4) : width(width) { reset(); }
+  explicit NormedImpl(std::int64_t features = 4) : width(features) { reset(); }
   void reset() override {
     norm = register_module("norm", nn::BatchNorm1d(width));
     fc = register_module("fc", nn::Linear(width, width));

@@ -51,7 +51,7 @@ TEST_P(LayersVector, GivesGradientsToTheExtraArguments) {
   const auto x = torch::randn({3, 6});
   const auto weight = torch::randn({6}).requires_grad_();
   std::vector<std::function<Tensor(Tensor, Tensor)>> layers(
-      5, [](Tensor x, Tensor w) { return (x * w).sin() + x; });
+      5, [](Tensor h, Tensor w) { return (h * w).sin() + h; });
   InTurn::run(layers, x, weight).sum().backward();
   const auto expected = weight.grad().clone();
   weight.mutable_grad() = Tensor();

@@ -117,8 +117,8 @@ TEST_P(WrappedSequential, RunsASegmentWhoseBoundaryIsATuple) {
 
 TEST_P(WrappedSequential, IsAModuleInAModel) {
   struct NetImpl : nn::Module {
-    explicit NetImpl(refrain::CheckpointSequential stack)
-        : stack(register_module("stack", std::move(stack))) {}
+    explicit NetImpl(refrain::CheckpointSequential layers)
+        : stack(register_module("stack", std::move(layers))) {}
     Tensor forward(Tensor x) { return head(stack(x)); }
     refrain::CheckpointSequential stack;
     nn::Linear head = register_module("head", nn::Linear(6, 2));

@@ -1,52 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/input_entries.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/operator_traits.hpp>
+#include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/pointer_map.hpp>
 #include <refrain/detail/tensor_facts.hpp>
-#include <refrain/error.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/intrusive_ptr.h>
-
-#include <fmt/format.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace refrain::detail {
-
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
-/// A tensor from outside that a run read: a replay is exact only while it is unchanged.
-struct OutsideRead {
-  VersionMark version;
-  // Weak: keeps the address from being used again, which would make a new tensor look like this
-  // one; no storage.
-  WeakTensor tensor;
-  const void* storage;
-  const c10::FunctionSchema* op;
-  std::size_t argument;
-};
-
-/// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held
-/// before.
-struct OutsideWrite {
-  at::Tensor live;   ///< Shares storage and version with the tensor.
-  at::Tensor entry;  ///< What it held before the run's first write.
-  // Set where the storage does not own its memory (`from_blob`): who may have made it for this run
-  // alone.
-  std::optional<WeakTensor> lender = std::nullopt;
-
-  [[nodiscard]] bool memory_is_there() const { return !lender || !lender->expired(); }
-};
 
 /// What one run of a region touches outside itself: found by watching its operators, so modules,
 /// captures of a lambda and parameters are all seen alike.
@@ -62,10 +36,7 @@ class Footprint final : public OpObserver {
   /// `inputs` are the region's tensor arguments. They must outlive the run.
   Footprint(std::string_view region, const std::vector<at::Tensor>& inputs,
             TrackedWrites tracked_writes = TrackedWrites::Refuse)
-      : region_(region),
-        inputs_(inputs),
-        input_entries_(inputs.size()),
-        tracked_writes_(tracked_writes) {
+      : region_(region), inputs_(inputs), tracked_writes_(tracked_writes) {
     reads_.reserve(kUsualReads);
     outside_storages_.reserve(kUsualReads);
   }
@@ -102,7 +73,7 @@ class Footprint final : public OpObserver {
   /// What it held before the run changed it in place; undefined for an input that the run left
   /// alone.
   [[nodiscard]] const at::Tensor& entry_of_input(std::size_t index) const {
-    return input_entries_[index];
+    return inputs_.entry(index);
   }
   [[nodiscard]] const std::vector<OutsideWrite>& writes() const { return writes_; }
 
@@ -152,11 +123,9 @@ class Footprint final : public OpObserver {
     for (const OutsideRead& read : reads_) {
       if (!contains(written_storages_, read.storage)) continue;
       const auto alive = read.tensor.lock();
-      if (!alive || is_input(alive.get())) continue;
-      for (std::size_t i = 0; i < inputs_.size(); ++i) {
-        if (input_entries_[i].defined() && storage_of(inputs_[i]) == read.storage) {
-          refuse(inputs_[i], "changes an argument whose memory a captured tensor shares");
-        }
+      if (!alive || inputs_.contains(alive.get())) continue;
+      if (const at::Tensor* const input = inputs_.changed_in(read.storage)) {
+        refuse_write(region_, *input, "changes an argument whose memory a captured tensor shares");
       }
     }
   }
@@ -281,13 +250,7 @@ class Footprint final : public OpObserver {
   }
 
   bool written_in_part(const c10::TensorImpl* impl) const {
-    return !is_input(impl) && captured_.find(impl) != kWritten;
-  }
-
-  bool is_input(const c10::TensorImpl* impl) const {
-    return std::any_of(inputs_.begin(), inputs_.end(), [&](const at::Tensor& input) {
-      return input.unsafeGetTensorImpl() == impl;
-    });
+    return !inputs_.contains(impl) && captured_.find(impl) != kWritten;
   }
 
   /// Whether the storage came from outside: an argument or something captured. Its address may have
@@ -301,7 +264,7 @@ class Footprint final : public OpObserver {
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
     if (!contains(written_storages_, storage)) written_storages_.push_back(storage);
-    if (!keep_input_entry(storage)) keep_entry_of(tensor, storage);
+    if (!inputs_.keep_entry(region_, storage)) keep_entry_of(tensor, storage);
   }
 
   void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
@@ -309,9 +272,11 @@ class Footprint final : public OpObserver {
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
     if (first) written_storages_.push_back(storage);
-    if (keep_input_entry(storage)) return;
+    if (inputs_.keep_entry(region_, storage)) return;
     if (tracked && tracked_writes_ == TrackedWrites::LetPass) return;
-    if (tracked) refuse(tensor, "changes a captured tensor that gradients flow through");
+    if (tracked) {
+      refuse_write(region_, tensor, "changes a captured tensor that gradients flow through");
+    }
     if (!keep_whole_entries(storage)) keep_entry_of(tensor, storage);
   }
 
@@ -346,30 +311,6 @@ class Footprint final : public OpObserver {
     return std::nullopt;
   }
 
-  /// True if an argument of the region lives in `storage`; its replay then reads a copy.
-  bool keep_input_entry(const void* storage) {
-    std::ptrdiff_t found = -1;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i].defined() || storage_of(inputs_[i]) != storage) continue;
-      if (found < 0) {
-        found = static_cast<std::ptrdiff_t>(i);
-        if (!input_entries_[i].defined()) input_entries_[i] = inputs_[i].detach().clone();
-      } else if (inputs_[i].is_same(inputs_[found])) {
-        input_entries_[i] = input_entries_[found];
-      } else {
-        refuse(inputs_[i], "changes two arguments that share memory");
-      }
-    }
-    return found >= 0;
-  }
-
-  [[noreturn]] void refuse(const at::Tensor& tensor, std::string_view what) const {
-    throw Error(
-        fmt::format("`{}` {}, {}, in place.", region_, what, to_string(TensorFacts(tensor))),
-        "a replay could not read what it held before.",
-        "pass the tensor as one argument of the region, or write to a clone of it.");
-  }
-
   static constexpr std::size_t kUsualReads = 16;
   // Of a tensor from outside:
   static constexpr std::int64_t kRead = 0;
@@ -377,8 +318,7 @@ class Footprint final : public OpObserver {
   static inline constinit thread_local Footprint* innermost_ = nullptr;
 
   std::string_view region_;
-  const std::vector<at::Tensor>& inputs_;
-  std::vector<at::Tensor> input_entries_;  ///< As many as inputs.
+  InputEntries inputs_;
   TrackedWrites tracked_writes_;
   Footprint* parent_ = nullptr;
   Births own_births_;
@@ -391,13 +331,5 @@ class Footprint final : public OpObserver {
   std::vector<const void*> outside_storages_;
   std::vector<const void*> written_storages_;
 };
-
-/// "float32[4, 4] on cpu (argument `other` of aten::add)"
-[[nodiscard]] inline std::string to_string(const OutsideRead& read) {
-  std::string what = "a tensor that is gone now";
-  if (const auto alive = read.tensor.lock()) what = to_string(TensorFacts(at::Tensor(alive)));
-  return fmt::format("{} (argument `{}` of {})", what, read.op->arguments()[read.argument].name(),
-                     read.op->name());
-}
 
 }  // namespace refrain::detail

@@ -52,8 +52,8 @@ class SlotComparison {
   [[noreturn]] void fail(const std::string& region, const std::string& thrown) const {
     const std::string counts =
         saved_ != expected_
-            ? fmt::format("replay of `{}` saved {} tensors, the first run saved {}.", region,
-                          saved_, expected_)
+            ? fmt::format("replay of `{}` saved {} tensor{}, the first run saved {}.", region,
+                          saved_, saved_ == 1 ? "" : "s", expected_)
             : fmt::format("replay of `{}` saved other tensors than the first run ({} in both).",
                           region, saved_);
     throw DivergenceError(
