@@ -84,7 +84,7 @@ class OpTap {
             std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
         registered_key_ = key;
         library->fallback(torch::CppFunction::makeFromBoxedFunction<&OpTap::on_op>());
-        library.release();  // leaked: other threads may dispatch through it until the process ends
+        registered_ = library.release();
         return key;
       } catch (const c10::Error&) {
         continue;
@@ -115,6 +115,8 @@ class OpTap {
   }
 
   static inline c10::DispatchKey registered_key_ = c10::DispatchKey::Undefined;
+  // Never destroyed: other threads may dispatch through it until the process ends.
+  static inline torch::Library* registered_ = nullptr;
   static inline constinit thread_local OpObserver* observer_ = nullptr;
   static inline constinit thread_local bool* stop_ = nullptr;
 };
