@@ -31,8 +31,8 @@ namespace policy = refrain::policy;
 constexpr double kMiB = 1024.0 * 1024.0;
 
 struct Case {
-  Case(std::string name, policy::AnyPolicy cut, std::int64_t every = 0)
-      : policy(std::move(name)), cut(std::move(cut)), every(every) {}
+  Case(std::string name, policy::AnyPolicy by, std::int64_t k = 0)
+      : policy(std::move(name)), cut(std::move(by)), every(k) {}
 
   std::string policy;
   policy::AnyPolicy cut;

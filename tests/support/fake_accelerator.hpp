@@ -47,7 +47,8 @@ class Memory final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t count) override {
     const auto device = current_device;
-    auto* const header = static_cast<Header*>(std::malloc(sizeof(Header) + count));
+    auto* const header =
+        static_cast<Header*>(std::aligned_alloc(sizeof(Header), in_headers(count)));
     *header = {static_cast<std::int64_t>(count), device};
     auto& stat = stats_[static_cast<std::size_t>(device)];
     const auto live = stat.live += header->count;
@@ -83,6 +84,10 @@ class Memory final : public c10::DeviceAllocator {
     std::int64_t count;
     c10::DeviceIndex device;
   };
+  /// Bytes of a header and of as many more as hold `count` bytes.
+  static std::size_t in_headers(std::size_t count) {
+    return (count + 2 * sizeof(Header) - 1) / sizeof(Header) * sizeof(Header);
+  }
   static void free(void* data) {
     auto* const header = static_cast<Header*>(data) - 1;
     stats_[static_cast<std::size_t>(header->device)].live -= header->count;

@@ -144,6 +144,7 @@ class Footprint final : public OpObserver {
 
   void before(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
+    running_ = &traits;
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
@@ -158,11 +159,11 @@ class Footprint final : public OpObserver {
     ++births_->clock;
   }
 
-  void after(const OperatorHandle& op, const OperatorStack& stack) override {
-    const OperatorTraits& traits = OperatorTraits::of(op);
-    const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
+  void after(const OperatorStack& stack) override {
+    const std::size_t count = running_->returns;
+    const c10::IValue* const returns = stack.data() + (stack.size() - count);
     ++work_.operators;
-    for (std::size_t i = 0; i < traits.returns; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
         const void* const impl = tensor.unsafeGetTensorImpl();
         work_.bytes += bytes_of(tensor);
@@ -324,6 +325,7 @@ class Footprint final : public OpObserver {
   Births own_births_;
   Births* births_ = nullptr;
   std::int64_t start_ = 0;
+  const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
   PointerMap captured_;
   Work work_;
   std::vector<OutsideRead> reads_;

@@ -22,11 +22,11 @@ using OperatorHandle = c10::OperatorHandle;
 using OperatorStack = torch::jit::Stack;
 
 /// Sees each operator called at the top level of a piece of code, not those that operators call
-/// themselves.
+/// themselves: one after the other, `after` unless it threw.
 class OpObserver {
  public:
   virtual void before(const OperatorHandle& op, const OperatorStack& stack) = 0;
-  virtual void after(const OperatorHandle& op, const OperatorStack& stack) = 0;
+  virtual void after(const OperatorStack& stack) = 0;
 
  protected:
   ~OpObserver() = default;
@@ -111,7 +111,7 @@ class OpTap {
       const c10::impl::ExcludeDispatchKeyGuard inner_calls_are_not_seen(registered_key_);
       op.redispatchBoxed(below, stack);
     }
-    observer->after(op, *stack);
+    observer->after(*stack);
   }
 
   static inline c10::DispatchKey registered_key_ = c10::DispatchKey::Undefined;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -21,11 +22,15 @@ struct Slot {
   TensorFacts facts;
   VersionMark version;
   at::Tensor rebuilt;
-  VersionMark rebuilt_version;  ///< The body may change it later in the replay, where a plain run
-                                ///< would complain too.
-  bool wanted = true;           ///< Its node has not finished, or been freed, yet.
+  std::uint32_t rebuilt_at = 0;  ///< The version of `rebuilt` when it was saved.
+  bool wanted = true;            ///< Its node has not finished, or been freed, yet.
 
   explicit Slot(const at::Tensor& tensor) : facts(tensor), version(tensor) {}
+
+  void fill(at::Tensor value) {
+    rebuilt = std::move(value);
+    rebuilt_at = version_of(rebuilt);
+  }
 };
 
 /// Compares what a replay saves with what the first run saved, and says where they part.

@@ -73,6 +73,12 @@ struct TensorFacts {
   return fmt::format("{}[{}] on {}", dtype, sizes, facts.device.str());
 }
 
+/// How often a tensor was changed in place; 0 for an inference tensor, which does not count.
+[[nodiscard]] inline std::uint32_t version_of(const at::Tensor& tensor) {
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;
+}
+
 /// Says whether a tensor was changed in place since, as autograd's own check does, and keeps no
 /// memory alive.
 class VersionMark {
@@ -85,10 +91,6 @@ class VersionMark {
 
   [[nodiscard]] bool moved() const {
     return counter_.enabled() && counter_.current_version() != at_;
-  }
-  /// Changed, and not taken back by `rewind()` of another mark of the same tensor.
-  [[nodiscard]] bool advanced() const {
-    return counter_.enabled() && counter_.current_version() > at_;
   }
   [[nodiscard]] std::uint32_t then() const { return at_; }
   [[nodiscard]] std::uint32_t now() const {

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -93,13 +94,13 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   class Recorder final : public HookMaker {
    public:
     Recorder(HooksFrame& frame, Footprint& footprint, Remember remember)
-        : frame_(frame), footprint_(footprint), remember_(remember) {}
+        : frame_(frame.shared_from_this()), footprint_(footprint), remember_(remember) {}
     std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
-      return std::make_unique<SlotHook>(frame_.shared_from_this(), footprint_, remember_);
+      return std::make_unique<SlotHook>(frame_, footprint_, remember_);
     }
 
    private:
-    HooksFrame& frame_;
+    std::shared_ptr<HooksFrame> frame_;
     Footprint& footprint_;
     Remember remember_;
   };
@@ -108,7 +109,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   class Rebuilder final : public HookMaker {
    public:
     explicit Rebuilder(HooksFrame& frame)
-        : frame_(frame), comparison_(frame.slots_, frame.options().check() != Check::None) {}
+        : frame_(frame), comparison_(frame.slots_, frame.options().check() != Check::None) {
+      values_->reserve(comparison_.expected());
+    }
 
     std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
       return std::make_unique<Hook>(*this);
@@ -153,12 +156,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       const std::size_t index = comparison_.next(tensor);
       if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
       Slot& slot = frame_.slots_[index];
-      if (slot.wanted) {
-        if (!slot.rebuilt.defined()) {
-          slot.rebuilt = value;
-          slot.rebuilt_version = VersionMark(value);
-        }
-      }
+      if (slot.wanted && !slot.rebuilt.defined()) slot.fill(value);
       const bool last = index + 1 == comparison_.expected();
       if (!last || !frame_.stops_early()) return;
       if (!frame_.stop_rule_.at_once()) return OpTap::stop_at_next_op(stopped_);
@@ -182,7 +180,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
     stop_rule_.saved(tensor, footprint);
     slots_.emplace_back(tensor);
-    if (remember == Remember::Yes) slots_.back().rebuilt = tensor.tensor_data();
+    if (remember == Remember::Yes) slots_.back().fill(tensor.tensor_data());
     return slots_.size() - 1;
   }
 
@@ -194,10 +192,14 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& slot = slots_[index];
-    if (slot.version.moved() && options().check() != Check::None) fail_moved(index, slot.version);
+    const bool checked = options().check() != Check::None;
+    if (checked && slot.version.moved()) fail_moved(index, slot.version.then(), slot.version.now());
     if (!slot.rebuilt.defined()) replay_slots(index);
-    if (slot.rebuilt_version.advanced() && options().check() != Check::None)
-      fail_moved(index, slot.rebuilt_version);
+    // The body may have changed it after it was saved, where a plain run would complain too. What a
+    // replay changed in a buffer was taken back, and so counts less.
+    if (const auto now = version_of(slot.rebuilt); checked && now > slot.rebuilt_at) {
+      fail_moved(index, slot.rebuilt_at, now);
+    }
     drop_at_end_of_backward();
     order_.wait_for(slot.rebuilt);
     return slot.rebuilt;
@@ -237,12 +239,12 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
   }
 
-  [[noreturn]] void fail_moved(std::size_t index, const VersionMark& version) const {
+  [[noreturn]] void fail_moved(std::size_t index, std::uint32_t then, std::uint32_t now) const {
     throw DivergenceError(
         fmt::format("a tensor that `{}` saved for backward was changed in place since the forward.",
                     name()),
         fmt::format("slot {}: {}, version {} then, {} now", index, to_string(slots_[index].facts),
-                    version.then(), version.now()),
+                    then, now),
         "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
         "call backward first, or write to a clone.");
   }
