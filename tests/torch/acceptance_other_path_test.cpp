@@ -35,7 +35,7 @@ TEST_F(OtherPath, A05_AGrownCacheIsNamedByItsShapesThenAndNow) {
   EXPECT_EQ(y.sizes(), (std::vector<std::int64_t>{2, 4, 6}));
   expect_says<DivergenceError>({"refrain: ", "[2, 4, ", "[2, 8, ", "slot", "likely cause"},
                                [&] { y.sum().backward(); });
-  attention->inner()->cache = {};  // a result of the region, whose graph holds the region
+  attention->inner()->cache = Tensor();  // a result of the region, whose graph holds the region
 }
 
 TEST_F(OtherPath, ALayerThatSkipsItselfOnReplayIsAnError) {
