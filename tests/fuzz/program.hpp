@@ -57,6 +57,10 @@ struct Program {
   Settings settings;
   std::vector<Statement> body;
   std::vector<int> outputs;
+  // Set by `protect_inputs`: a region captures what was made from an argument and changes the
+  // argument in place. Then the argument's graph holds the region, and the region the argument,
+  // until a backward pass.
+  bool may_hold_itself = false;
 };
 
 /// Calls `visit` for each statement, outer ones first.

@@ -27,6 +27,7 @@ class InputProtection {
     }
   }
   void guard(int value) { merge(guarded_, roots(value)); }
+  [[nodiscard]] bool may_hold_itself() const { return may_hold_itself_; }
 
  private:
   using Roots = std::set<int>;
@@ -34,7 +35,10 @@ class InputProtection {
 
   void block(Statement& s) {
     if (s.is_region()) guard_captured(s);
+    const int before = capturing_;
+    if (s.is_region() && captures_a_result(s)) ++capturing_;
     visit(s.body);
+    capturing_ = before;
     if (s.is_region())
       for (int value : s.arguments) guard(value);
     for (std::size_t i = 0; i < s.results.size(); ++i) roots_[s.results[i]] = roots(s.yields[i]);
@@ -55,6 +59,12 @@ class InputProtection {
       if (count > 1) guarded_.insert(root);
     }
   }
+  [[nodiscard]] bool captures_a_result(const Statement& s) const {
+    return std::ranges::any_of(free_values(s.body, s.yields), [&](int value) {
+      return std::ranges::find(s.arguments, value) == s.arguments.end() &&
+             !sources_.contains(value);
+    });
+  }
   void operation(Statement& s) {
     const auto& op = find_op(s.op);
     Roots shared;
@@ -62,12 +72,15 @@ class InputProtection {
       const auto written = roots(s.arguments.at(0));
       s.copy_first = std::ranges::any_of(written, [&](int r) { return guarded_.contains(r); });
       if (!s.copy_first) shared = written;
+      may_hold_itself_ = may_hold_itself_ || (!s.copy_first && capturing_ > 0);
     } else if (op.kind == Kind::Alias) {
       for (int value : s.arguments) merge(shared, roots(value));
       if (s.arguments.empty()) shared.insert(kParameter);
     }
     for (int result : s.results) roots_[result] = shared.empty() ? Roots{result} : shared;
-    if (op.kind == Kind::Source) guard(s.results.at(0));
+    if (op.kind != Kind::Source) return;
+    guard(s.results.at(0));
+    sources_.insert(s.results.at(0));
   }
   Roots roots(int value) const {
     const auto found = roots_.find(value);
@@ -77,6 +90,9 @@ class InputProtection {
 
   std::map<int, Roots> roots_;
   Roots guarded_{kParameter};
+  Roots sources_;
+  int capturing_ = 0;  // regions around this statement that capture a result
+  bool may_hold_itself_ = false;
 };
 
 inline void protect_inputs(Program& program) {
@@ -88,6 +104,7 @@ inline void protect_inputs(Program& program) {
     }
   }
   protection.visit(program.body);
+  program.may_hold_itself = protection.may_hold_itself();
 }
 
 }  // namespace refrain_fuzz

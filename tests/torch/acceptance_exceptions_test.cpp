@@ -16,7 +16,7 @@ class Exceptions : public support::OnBothRoutes {};
 INSTANTIATE_TEST_SUITE_P(Routes, Exceptions, support::kBothRoutes, support::route_name);
 
 struct MyError : std::runtime_error {
-  MyError(const char* text, int code) : std::runtime_error(text), code(code) {}
+  MyError(const char* text, int number) : std::runtime_error(text), code(number) {}
   int code;
 };
 
