@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -18,20 +19,75 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Unit {
+  Unit(std::string what, std::string file, std::string source)
+      : name(std::move(what)), stem(std::move(file)), text(std::move(source)) {}
+
   std::string name;
+  std::string stem;
   std::string text;
   std::vector<double> seconds;
   std::uintmax_t bytes = 0;
 };
 
-constexpr const char* kTorch = "#include <torch/torch.h>\n";
-constexpr const char* kRefrain = "#include <refrain/refrain.hpp>\n";
-constexpr const char* kStep = R"(
-at::Tensor step(torch::nn::Linear block, const at::Tensor& x) { return block(x); }
+/// A small trainer, as users write them. `$INCLUDE` and `$CALL` are where Refrain comes in.
+constexpr const char* kTrainer = R"(
+#include <torch/torch.h>
+$INCLUDE
+#include <cstdio>
+#include <vector>
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(std::int64_t width)
+      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        up(register_module("up", torch::nn::Linear(width, 4 * width))),
+        down(register_module("down", torch::nn::Linear(4 * width, width))),
+        dropout(register_module("dropout", torch::nn::Dropout(0.1))) {}
+  torch::Tensor forward(torch::Tensor x) {
+    return x + dropout(down(torch::gelu(up(norm(x)))));
+  }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear up, down;
+  torch::nn::Dropout dropout;
+};
+TORCH_MODULE(Block);
+
+struct NetImpl : torch::nn::Module {
+  NetImpl(std::int64_t width, int depth) {
+    for (int i = 0; i < depth; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), $CALL(Block(width))));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (auto& block : blocks) x = block(x);
+    return x;
+  }
+  std::vector<decltype($CALL(Block(1)))> blocks;
+};
+TORCH_MODULE(Net);
+
+int main() {
+  Net net(64, 4);
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+  for (int step = 0; step < 100; ++step) {
+    const auto x = torch::randn({8, 64});
+    const auto loss = torch::mse_loss(net(x), x.roll(1, -1));
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    std::printf("%d %f\n", step, loss.item<double>());
+  }
+}
 )";
-constexpr const char* kQuietStep = R"(
-at::Tensor step(torch::nn::Linear block, const at::Tensor& x) { return refrain::checkpoint(block)(x); }
-)";
+
+std::string filled(std::string text, const std::string& include, const std::string& call) {
+  for (const auto& [mark, value] : {std::pair<std::string, std::string>{"$INCLUDE", include},
+                                    std::pair<std::string, std::string>{"$CALL", call}}) {
+    for (auto at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
+      text.replace(at, mark.size(), value);
+    }
+  }
+  return text;
+}
 
 double children_seconds() {
   rusage used{};
@@ -43,8 +99,8 @@ double children_seconds() {
 }
 
 void compile(Unit& unit, const fs::path& folder) {
-  const auto source = folder / (unit.name + ".cpp");
-  const auto object = folder / (unit.name + ".o");
+  const auto source = folder / (unit.stem + ".cpp");
+  const auto object = folder / (unit.stem + ".o");
   std::ofstream(source) << unit.text;
   const auto before = children_seconds();
   const auto command =
@@ -85,10 +141,12 @@ void print_table(const std::vector<Unit>& units, nlohmann::json& results) {
 
 int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
+  const std::string include = "#include <refrain/refrain.hpp>";
   std::vector<Unit> units = {
-      {"torch", std::string(kTorch) + kStep, {}},
-      {"torch_and_refrain", std::string(kTorch) + kRefrain + kStep, {}},
-      {"torch_and_a_checkpoint", std::string(kTorch) + kRefrain + kQuietStep, {}}};
+      {"a trainer in plain LibTorch", "plain", filled(kTrainer, "", "")},
+      {"the same, including Refrain", "including", filled(kTrainer, include, "")},
+      {"the same, each block wrapped", "wrapped",
+       filled(kTrainer, include, "refrain::checkpoint")}};
   const auto folder = fs::path(REFRAIN_RESULTS) / "build_bench";
   fs::create_directories(folder);
   for (int i = 0; i < repeats; ++i) {

@@ -14,14 +14,17 @@
 namespace refrain {
 namespace detail {
 
+/// A `mutable` lambda and its like, if it can be copied. What a `std::function` hides is not seen.
+template <class Function, class... Arguments>
+inline constexpr bool changes_itself =
+    !Holder<Function> && !std::is_invocable_v<const Function&, Arguments...> &&
+    std::is_copy_constructible_v<Function>;
+
 /// A function as the first run calls it: the caller's own. The replay of a function that changes
 /// itself when called starts from what it was before the first run.
 template <class Function, class... Arguments>
 class FunctionCallee {
  public:
-  static constexpr bool kChangesItself =
-      !std::is_invocable_v<const Function&, Arguments...> && std::is_copy_constructible_v<Function>;
-
   explicit FunctionCallee(std::shared_ptr<Function> function) : function_(std::move(function)) {}
 
   template <class... A>
@@ -31,7 +34,8 @@ class FunctionCallee {
 
   /// What the frame keeps.
   [[nodiscard]] FunctionCallee kept() const {
-    if constexpr (kChangesItself) return FunctionCallee(std::make_shared<Function>(*function_));
+    if constexpr (changes_itself<Function, Arguments...>)
+      return FunctionCallee(std::make_shared<Function>(*function_));
     return *this;
   }
 

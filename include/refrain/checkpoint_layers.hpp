@@ -48,8 +48,9 @@ class CheckpointLayers {
     static_assert(
         std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
         "refrain: each layer must take what the layer before it gives");
-    return detail::SegmentRunner<Calls, Result>::run(Calls{state_}, *state_->regions,
-                                                     Result(std::forward<Value>(value)), extras...);
+    using Run = Calls<detail::changes_itself<Layer, std::decay_t<Value>, const Extras&...>>;
+    return detail::SegmentRunner<Run, Result>::run(Run{state_}, *state_->regions,
+                                                   Result(std::forward<Value>(value)), extras...);
   }
 
   [[nodiscard]] const std::vector<Layer>& layers() const { return state_->layers; }
@@ -63,12 +64,29 @@ class CheckpointLayers {
     std::shared_ptr<detail::SegmentRegions> regions;
   };
 
+  template <bool ChangesThemselves>
   struct Calls {
     std::shared_ptr<State> state;
+    // Of functions that change themselves: those from `first` on, as they were.
+    std::shared_ptr<std::vector<Layer>> then = nullptr;
+    std::size_t first = 0;
 
     template <class Value, class... Extras>
     Value run(std::size_t i, Value value, const Extras&... extras) const {
-      return detail::call_thing(state->layers[i], std::move(value), extras...);
+      return detail::call_thing(layer(i), std::move(value), extras...);
+    }
+    [[nodiscard]] Layer& layer(std::size_t i) const {
+      return then == nullptr ? state->layers[i] : (*then)[i - first];
+    }
+    [[nodiscard]] Calls kept(Segment range) const {
+      if constexpr (ChangesThemselves) {
+        auto copies = std::make_shared<std::vector<Layer>>();
+        for (std::int64_t i = range.begin; i < range.end; ++i) {
+          copies->push_back(layer(static_cast<std::size_t>(i)));
+        }
+        return {state, std::move(copies), static_cast<std::size_t>(range.begin)};
+      }
+      return *this;
     }
     [[nodiscard]] std::size_t count_tensors(Segment range) const {
       std::size_t count = 0;

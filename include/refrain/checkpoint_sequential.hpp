@@ -96,6 +96,7 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
       }
       return count;
     }
+    [[nodiscard]] const Calls& kept(Segment) const { return *this; }
     [[nodiscard]] const std::shared_ptr<detail::SegmentRegions>& owner() const { return regions; }
   };
   using Runner = detail::SegmentRunner<Calls, detail::StageValue>;

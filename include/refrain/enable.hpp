@@ -84,8 +84,9 @@ template <class Model>
 ///
 /// The blocks are the stages that the policy cuts; a block is replayed if it lies in a replayed
 /// segment. Whatever follows the last block may hold memory of its own, so policies that leave the
-/// last stage plain do not do so here. Throws `OptionError` if the model has no such block or the
-/// policy chooses none (but `policy::none()` may).
+/// last stage plain do not do so here; and each block stays a region of its own, so `every(k)` and
+/// other policies of larger segments choose all blocks. Throws `OptionError` if the model has no
+/// such block, or none that `only` or `matching` names.
 template <class Model>
 RegionList enable(Model& model, const policy::AnyPolicy& policy = policy::all()) {
   const auto found = detail::find_regions(detail::module_of(model));

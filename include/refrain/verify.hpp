@@ -113,7 +113,6 @@ class Verifier {
   void run_step(StepTrace& trace, const Owned& owned, GradientsAside& aside,
                 std::vector<OutsideWrite>& captured) {
     const std::uint64_t replays = replays_begun.load();
-    const StepMeter meter(device());
     const GraphBorder border;
     auto inputs = inputs_;
     std::vector<at::Tensor> leaves;
@@ -123,6 +122,8 @@ class Verifier {
       leaves.push_back(tensor);
     });
     std::vector<at::Tensor> roots;
+    std::vector<at::Tensor> outputs;
+    const StepMeter meter(device());
     {
       const std::vector<at::Tensor> none;
       Footprint footprint("verify", none, Footprint::TrackedWrites::LetPass);
@@ -132,18 +133,22 @@ class Verifier {
           std::apply([this](auto&... input) { return call_thing(thing_, input...); }, inputs);
       for_each_tensor_in(result, [&](at::Tensor& tensor) {
         if (!tensor.defined()) return;
-        trace.outputs.push_back(copy(fmt::format("output {}", trace.outputs.size()), tensor));
+        outputs.push_back(tensor.detach());
         if (tensor.requires_grad()) roots.push_back(tensor);
       });
     }
     trace.cost.saved = meter.live();
-    send_back(roots, border, aside, leaves, owned, trace);
+    send_back(roots, border, aside, leaves, owned);
     trace.cost.peak = meter.peak();
     trace.cost.replays = replays_begun.load() - replays;
+    for (const at::Tensor& output : outputs) {
+      trace.outputs.push_back(copy(fmt::format("output {}", trace.outputs.size()), output));
+    }
+    copy_gradients(leaves, owned, trace);
   }
 
   void send_back(std::vector<at::Tensor>& roots, const GraphBorder& border, GradientsAside& aside,
-                 const std::vector<at::Tensor>& leaves, const Owned& owned, StepTrace& trace) {
+                 const std::vector<at::Tensor>& leaves, const Owned& owned) {
     torch::autograd::edge_list edges;
     std::vector<at::Tensor> probes;
     for (const at::Tensor& root : roots) {
@@ -169,6 +174,10 @@ class Verifier {
     }
     if (!roots.empty()) torch::autograd::backward(roots, probes, reached.older_graph);
     roots.clear();
+  }
+
+  void copy_gradients(const std::vector<at::Tensor>& leaves, const Owned& owned,
+                      StepTrace& trace) const {
     for (std::size_t i = 0; i < leaves.size(); ++i) {
       if (leaves[i].requires_grad())
         trace.input_gradients.push_back(
@@ -280,8 +289,9 @@ class Verifier {
 /// `thing` is anything that can be called: a checkpointed block, function or chain, or a whole
 /// model with regions inside. A step is forward and backward, from fixed gradients of all outputs.
 /// Parameters' gradients, buffers and random generators come back as they were; what the code keeps
-/// elsewhere (a counter, a cache) does not, and shows as a difference. Memory and time: two plain
-/// steps and one checkpointed one, three copies of gradients and buffers.
+/// elsewhere (a counter, a cache) does not, and shows as a difference. Time: one checkpointed step
+/// and one plain step, one more of each where tensors are made on first use or something differs.
+/// Memory: copies of inputs, and three of outputs, gradients and buffers.
 template <class Thing, class... Inputs>
   requires(!std::is_same_v<std::decay_t<Thing>, VerifyOptions>)
 [[nodiscard]] VerifyReport verify(Thing&& thing, const Inputs&... inputs) {

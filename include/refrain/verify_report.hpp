@@ -23,8 +23,9 @@ struct Difference {
 
 /// What one side of a comparison took.
 struct StepCost {
-  std::optional<Bytes> saved;  ///< Left by forward for backward. Empty where nobody measures.
-  std::optional<Bytes> peak;   ///< The most that the whole step held, beyond what was there before.
+  std::optional<Bytes> saved;  ///< Left by forward: results and what waits for backward. Empty
+                               ///< where nobody measures.
+  std::optional<Bytes> peak;   ///< The most that the step held, beyond what was there before.
   std::uint64_t replays = 0;
 };
 
@@ -96,7 +97,9 @@ inline std::string share_line(const char* what, const std::optional<Bytes>& plai
   text += detail::share_line("peak of the step", report.plain.peak, report.checkpointed.peak);
   text += fmt::format("\n  replays: {}", report.checkpointed.replays);
   if (report.checkpointed.replays == 0)
-    text += " (nothing was forgotten: no region was called, or none is enabled)";
+    text +=
+        " (nothing was forgotten: no region was called, none is enabled, or the policy left all "
+        "stages plain)";
   return text;
 }
 

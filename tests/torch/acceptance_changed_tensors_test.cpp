@@ -47,6 +47,15 @@ TEST_P(Changed, AChangedInputIsAnError) {
   expect_complaint(y);
 }
 
+TEST_P(Changed, AnInputIsCalledOneAlsoWhereAutogradAsksForItFirst) {
+  const auto x = torch::randn({4}).requires_grad_();
+  auto t = x * 1;
+  const auto y = quiet([](Tensor h) { return h.sin(); })(t);  // saves its argument as it is
+  t.add_(1);
+  expect_says<refrain::DivergenceError>({"tensor argument 0", "version 0 then, 1 now"},
+                                        [&] { y.sum().backward(); });
+}
+
 TEST_P(Changed, AnInputChangedThroughAViewIsAnError) {
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -57,6 +58,19 @@ TEST_P(LayersVector, GivesGradientsToTheExtraArguments) {
   weight.mutable_grad() = Tensor();
   refrain::checkpoint(layers, policy::segments(2), options())(x, weight).sum().backward();
   EXPECT_TRUE(torch::allclose(weight.grad(), expected));
+}
+
+TEST_P(LayersVector, MayHoldFunctionsThatChangeThemselves) {
+  const auto x = torch::randn({3}).requires_grad_();
+  const auto gradient = [&](auto policy) {
+    const auto counting = [n = 0](Tensor t) mutable { return (t * double(++n)).sin(); };
+    auto stack = refrain::checkpoint(std::vector(6, counting), std::move(policy), options());
+    (stack(x) + stack(x)).sum().backward();
+    return std::exchange(x.mutable_grad(), Tensor());
+  };
+  const auto plain = gradient(policy::none());
+  EXPECT_TRUE(torch::equal(gradient(policy::every(2)), plain));
+  EXPECT_TRUE(torch::equal(gradient(policy::binary()), plain));
 }
 
 TEST_P(LayersVector, ReplaysAllButTheLastSegment) {

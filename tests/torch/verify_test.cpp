@@ -44,6 +44,15 @@ TEST_F(Verify, FindsAChainEqualAndCountsWhatItCompared) {
   EXPECT_LT(*report.checkpointed.saved, *report.plain.saved);
 }
 
+TEST_F(Verify, WeighsTheStepAndNotItsOwnCopies) {
+  // Kept: the argument, which is there before, and the result of 16 * 8 floats.
+  const auto report = refrain::verify(
+      refrain::checkpoint([](torch::Tensor t) { return t.sin().exp(); }), an_input());
+  ASSERT_TRUE(report.plain.saved && report.checkpointed.saved);
+  EXPECT_EQ(report.checkpointed.saved->count(), 16 * 8 * 4);
+  EXPECT_EQ(report.plain.saved->count(), 2 * 16 * 8 * 4);
+}
+
 TEST_F(Verify, PutsEverythingBack) {
   auto layers = normed_stack();
   auto stack = refrain::checkpoint(layers, refrain::policy::every(4));

@@ -110,6 +110,16 @@ class Frame {
  protected:
   ~Frame() { drop_one_by_one(std::move(inputs_)); }
 
+  void check_unchanged() const {
+    const std::size_t input = inputs_.first_changed();
+    if (input < inputs_.size()) {
+      fail_changed(fmt::format("its tensor argument {}", input), inputs_.version(input));
+    }
+    for (const OutsideRead& read : reads_) {
+      if (read.version.moved()) fail_changed(to_string(read), read.version);
+    }
+  }
+
   /// Whether the body did more than what it saved until now tells: it may call for a replay itself,
   /// by taking gradients of what it has made so far, or may have ended in an exception.
   [[nodiscard]] bool first_run_is_incomplete() const {
@@ -151,16 +161,6 @@ class Frame {
   void take_inputs(const Footprint& footprint) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (footprint.entry_of_input(i).defined()) inputs_.replace(i, footprint.entry_of_input(i));
-    }
-  }
-
-  void check_unchanged() const {
-    const std::size_t input = inputs_.first_changed();
-    if (input < inputs_.size()) {
-      fail_changed(fmt::format("its tensor argument {}", input), inputs_.version(input));
-    }
-    for (const OutsideRead& read : reads_) {
-      if (read.version.moved()) fail_changed(to_string(read), read.version);
     }
   }
 

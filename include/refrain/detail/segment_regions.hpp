@@ -44,11 +44,12 @@ using SegmentRegions = std::deque<SegmentRegion>;
   return regions;
 }
 
-/// Runs a chain in its segments. `Chain` says how one stage is called, and how many tensors a range
-/// of modules owns:
+/// Runs a chain in its segments. `Chain` says how one stage is called, how many tensors a range of
+/// modules owns, and what a replay of a range calls:
 ///
-///     value = chain.run(i, std::move(value), extras...);   std::size_t n =
-///     chain.count_tensors(segment);
+///     value = chain.run(i, std::move(value), extras...);
+///     std::size_t n = chain.count_tensors(segment);
+///     Chain later = chain.kept(segment);
 ///
 /// `Chain` is cheap to copy and shares its stages: each region keeps one. `Value` is what goes from
 /// stage to stage.
@@ -74,8 +75,8 @@ class SegmentRunner {
       if (!region->inside.empty()) return run(chain, region->inside, std::move(value), extras...);
       return run_plainly(chain, region->range, std::move(value), extras...);
     }
-    [[nodiscard]] const Callee& kept() const { return *this; }
-    [[nodiscard]] const Callee& for_replay() const { return *this; }
+    [[nodiscard]] Callee kept() const { return {chain.kept(region->range), region}; }
+    [[nodiscard]] Callee for_replay() const { return kept(); }
   };
 
   template <class... Extras>

@@ -5,6 +5,7 @@
 #include <refrain/error.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
 
 #include <fmt/format.h>
 
@@ -30,6 +31,19 @@ struct Slot {
   void fill(at::Tensor value) {
     rebuilt = std::move(value);
     rebuilt_at = version_of(rebuilt);
+  }
+
+  /// Keeps the values and lets the graph go that they came from. In place, without a new tensor,
+  /// where nobody else holds this one.
+  void leave_graph() {
+    if (!rebuilt.defined()) return;
+    c10::TensorImpl* const impl = rebuilt.unsafeGetTensorImpl();
+    if (impl->autograd_meta() == nullptr) return;
+    if (rebuilt.use_count() == 1) {
+      impl->set_autograd_meta(nullptr);
+    } else {
+      rebuilt = rebuilt.tensor_data();
+    }
   }
 };
 

@@ -124,6 +124,12 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     [[nodiscard]] bool stopped() const { return stopped_; }
     [[nodiscard]] const SlotComparison& comparison() const { return comparison_; }
 
+    /// Keeps what the slots hold, without the graph that it came from and that holds it.
+    void let_graph_go() {
+      values_->clear();
+      for (Slot& slot : frame_.slots_) slot.leave_graph();
+    }
+
    private:
     /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may
     /// also keep a result, and with it that graph: the values go when the replay is over all the
@@ -133,9 +139,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       explicit Hook(Rebuilder& rebuilder) : rebuilder_(&rebuilder), values_(rebuilder.values_) {}
       void call_pack_hook(const at::Tensor& tensor) override {
         index_ = values_->size();
-        // Detached, or it would hold the graph that holds it.
-        values_->push_back(tensor.tensor_data());
-        rebuilder_->saved(values_->back(), tensor);
+        values_->push_back(tensor);
+        rebuilder_->saved(tensor);
       }
       at::Tensor call_unpack_hook() override {
         if (index_ < values_->size()) return (*values_)[index_];
@@ -151,12 +156,12 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       std::size_t index_ = 0;
     };
 
-    void saved(const at::Tensor& value, const at::Tensor& tensor) {
+    void saved(const at::Tensor& tensor) {
       if (stopped_) return;  // operators called while the body is being left
       const std::size_t index = comparison_.next(tensor);
       if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
       Slot& slot = frame_.slots_[index];
-      if (slot.wanted && !slot.rebuilt.defined()) slot.fill(value);
+      if (slot.wanted && !slot.rebuilt.defined()) slot.fill(tensor);
       const bool last = index + 1 == comparison_.expected();
       if (!last || !frame_.stops_early()) return;
       if (!frame_.stop_rule_.at_once()) return OpTap::stop_at_next_op(stopped_);
@@ -193,7 +198,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     const std::lock_guard<std::mutex> lock(mutex_);
     Slot& slot = slots_[index];
     const bool checked = options().check() != Check::None;
-    if (checked && slot.version.moved()) fail_moved(index, slot.version.then(), slot.version.now());
+    if (checked && slot.version.moved()) {
+      check_unchanged();  // says more, where the region reads the tensor too
+      fail_moved(index, slot.version.then(), slot.version.now());
+    }
     if (!slot.rebuilt.defined()) replay_slots(index);
     // The body may have changed it after it was saved, where a plain run would complain too. What a
     // replay changed in a buffer was taken back, and so counts less.
@@ -226,8 +234,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
     const bool as_before =
         rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
-    if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined()))
+    if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined())) {
+      rebuilder.let_graph_go();
       return mark_streams();
+    }
     drop_slots();
     rebuilder.comparison().fail(name(), thrown);
   }
