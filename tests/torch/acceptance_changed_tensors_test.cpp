@@ -42,7 +42,7 @@ TEST_P(Changed, A16_ItSaysWhereAndWhat) {
 TEST_P(Changed, AChangedInputIsAnError) {
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();
-  const auto y = quiet([](Tensor x, Tensor w) { return (x * w).exp(); })(x, w);
+  const auto y = quiet([](Tensor h, Tensor v) { return (h * v).exp(); })(x, w);
   change(x);
   expect_complaint(y);
 }
@@ -59,7 +59,7 @@ TEST_P(Changed, AnInputIsCalledOneAlsoWhereAutogradAsksForItFirst) {
 TEST_P(Changed, AnInputChangedThroughAViewIsAnError) {
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();
-  const auto y = quiet([](Tensor x, Tensor w) { return (x * w).exp(); })(x, w);
+  const auto y = quiet([](Tensor h, Tensor v) { return (h * v).exp(); })(x, w);
   change(x.slice(0, 1, 2));
   expect_complaint(y);
 }
@@ -68,7 +68,7 @@ TEST_P(Changed, AnInputThatOnlyTheReplayReadsIsAnError) {
   // Plain autograd saved exp's result and would never look at x again.
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();
-  const auto y = quiet([](Tensor x, Tensor w) { return (x + w).exp(); })(x, w);
+  const auto y = quiet([](Tensor h, Tensor v) { return (h + v).exp(); })(x, w);
   change(x);
   expect_complaint(y);
 }
@@ -94,7 +94,7 @@ TEST_P(Changed, AParameterUnderAutocastIsAnError) {
 TEST_P(Changed, AnInputChangedBeforeASecondPassIsAnError) {
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();
-  const auto y = quiet([](Tensor x, Tensor w) { return (x * w).exp(); })(x, w);
+  const auto y = quiet([](Tensor h, Tensor v) { return (h * v).exp(); })(x, w);
   y.sum().backward({}, /*retain_graph=*/true);
   change(x);
   expect_complaint(y);

@@ -58,7 +58,7 @@ TEST_P(HooksOnce, ASharedModuleInTwoRegions) {
 TEST_P(HooksOnce, AnAccumulatorsPostHookFiresOnceAStep) {
   // What a data-parallel reducer listens to.
   struct Count : torch::autograd::FunctionPostHook {
-    explicit Count(int& n) : n(n) {}
+    explicit Count(int& count) : n(count) {}
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& out,
                                               const torch::autograd::variable_list&) override {
       ++n;

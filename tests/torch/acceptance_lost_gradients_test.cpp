@@ -61,8 +61,8 @@ TEST_P(LostGradients, A03_MasksAndLengthsPassThrough) {
     const auto x = step.leaf(torch::randn({3, 4}));
     const auto mask = torch::rand({3, 4}) > 0.5;
     const auto len = torch::tensor({1, 2, 3}, torch::kLong);
-    auto region = wrap([w](Tensor x, Tensor mask, Tensor len) {
-      return std::make_tuple(torch::masked_fill(x * w, mask, 0.25), len + 1);
+    auto region = wrap([w](Tensor t, Tensor hidden, Tensor length) {
+      return std::make_tuple(torch::masked_fill(t * w, hidden, 0.25), length + 1);
     });
     const auto [y, longer] = region(x, mask, len);
     EXPECT_EQ(longer.scalar_type(), torch::kLong);
@@ -75,7 +75,7 @@ TEST_P(LostGradients, AnInputWithoutGradBesideOneWithItGetsNone) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto a = step.leaf(torch::randn({3}));
     const auto b = torch::randn({3});
-    step.backward(wrap([](Tensor a, Tensor b) { return a * b + b.exp(); })(a, b));
+    step.backward(wrap([](Tensor t, Tensor u) { return t * u + u.exp(); })(a, b));
     EXPECT_FALSE(b.grad().defined());
   });
 }

@@ -23,8 +23,8 @@ INSTANTIATE_TEST_SUITE_P(Routes, Segments, support::kBothRoutes, support::route_
 
 /// Writes its number into a shared log whenever it runs.
 struct LoggedImpl : torch::nn::Module {
-  LoggedImpl(int number, std::shared_ptr<std::vector<int>> log)
-      : linear(register_module("linear", torch::nn::Linear(4, 4))), number(number), log(log) {}
+  LoggedImpl(int mine, std::shared_ptr<std::vector<int>> shared)
+      : linear(register_module("linear", torch::nn::Linear(4, 4))), number(mine), log(shared) {}
   Tensor forward(Tensor x) {
     log->push_back(number);
     return linear(x).tanh();

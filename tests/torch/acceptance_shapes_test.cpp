@@ -41,11 +41,11 @@ INSTANTIATE_TEST_SUITE_P(Routes, Shapes, support::kBothRoutes, support::route_na
 TEST_P(Shapes, A13_NoneNumbersAndStringsAreLegalArguments) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({4}));
-    auto region = wrap([](Tensor x, Tensor none, std::optional<Tensor> maybe, int n, double scale,
+    auto region = wrap([](Tensor t, Tensor none, std::optional<Tensor> maybe, int n, double scale,
                           std::string kind) {
       EXPECT_FALSE(none.defined());
       EXPECT_FALSE(maybe.has_value());
-      return kind == "gelu" ? torch::gelu(x * scale).pow(n) : x;
+      return kind == "gelu" ? torch::gelu(t * scale).pow(n) : t;
     });
     step.backward(region(x, Tensor(), std::optional<Tensor>{}, 3, 0.5, std::string("gelu")));
   });
@@ -55,7 +55,7 @@ TEST_P(Shapes, APresentOptionalTensorGetsItsGradient) {
   support::Twin(options()).of([](auto wrap, support::Step& step) {
     const auto x = step.leaf(torch::randn({4}));
     const auto bias = step.leaf(torch::randn({4}));
-    auto region = wrap([](Tensor x, std::optional<Tensor> b) { return (b ? x * *b : x).sin(); });
+    auto region = wrap([](Tensor t, std::optional<Tensor> b) { return (b ? t * *b : t).sin(); });
     step.backward(region(x, std::optional<Tensor>(bias)), region(x, std::nullopt));
   });
 }
