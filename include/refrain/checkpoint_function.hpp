@@ -25,6 +25,8 @@ inline constexpr bool changes_itself =
 template <class Function, class... Arguments>
 class FunctionCallee {
  public:
+  static constexpr bool kIsNoexcept = is_noexcept_call<Function>();
+
   explicit FunctionCallee(std::shared_ptr<Function> function) : function_(std::move(function)) {}
 
   template <class... A>

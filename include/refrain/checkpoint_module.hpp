@@ -22,6 +22,8 @@ namespace detail {
 /// A module's forward, as first run and replay call it.
 template <class M>
 struct ForwardCallee {
+  static constexpr bool kIsNoexcept = is_noexcept_forward<M>();
+
   std::shared_ptr<M> module;
 
   template <class... A>

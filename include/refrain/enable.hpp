@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -46,7 +47,10 @@ struct PlacedRegion {
 [[nodiscard]] inline std::vector<PlacedRegion> find_regions(torch::nn::Module& model) {
   std::vector<PlacedRegion> found;
   for (const auto& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
-    if (auto* region = dynamic_cast<AnyRegion*>(item.value().get()))
+    auto* const region = dynamic_cast<AnyRegion*>(item.value().get());
+    // A block that is registered under several names is one block.
+    const auto is_it = [&](const PlacedRegion& other) { return other.region == region; };
+    if (region != nullptr && std::none_of(found.begin(), found.end(), is_it))
       found.push_back({item.key(), region});
   }
   if (auto* region = dynamic_cast<AnyRegion*>(&model))

@@ -2,10 +2,12 @@
 #include "support/on_accelerator.hpp"
 #include "support/run_counter.hpp"
 #include <refrain/checkpoint.hpp>
+#include <refrain/verify.hpp>
 
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -193,6 +195,20 @@ TEST_F(DeviceState, RebuiltTensorsGoAsTheirNodesFinish) {
   y.sum().backward();
   ASSERT_EQ(seen.size(), 6U);
   for (std::size_t i = 2; i < seen.size(); ++i) EXPECT_LT(seen[i], seen[i - 1]) << "at node " << i;
+}
+
+TEST_F(DeviceState, VerifyComparesARegionThatWritesABuffer) {
+  auto count = torch::zeros({4, 4}, fake_device(0));
+  const auto region = refrain::checkpoint([count](Tensor t) mutable {
+    {
+      const torch::NoGradGuard no_grad;
+      count.add_(1);
+    }
+    return (t * count).exp().tanh();
+  });
+  const auto report = refrain::verify(region, leaf(0));
+  EXPECT_TRUE(report.ok()) << fmt::format("{}", report);
+  EXPECT_EQ(report.checkpointed.replays, 1U);
 }
 
 }  // namespace

@@ -56,6 +56,14 @@ TEST_P(Changed, AnInputIsCalledOneAlsoWhereAutogradAsksForItFirst) {
                                         [&] { y.sum().backward(); });
 }
 
+TEST_P(Changed, OtherMemoryForAParameterIsAnError) {
+  auto linear = torch::nn::Linear(4, 4);
+  const auto y = quiet(linear)(torch::randn({2, 4}).requires_grad_());
+  linear->weight.set_data(torch::ones({4, 4}));
+  expect_says<refrain::DivergenceError>({"got other memory", "float32[4, 4]", "set_data"},
+                                        [&] { y.sum().backward(); });
+}
+
 TEST_P(Changed, AnInputChangedThroughAViewIsAnError) {
   auto x = torch::randn({4});
   const auto w = torch::randn({4}).requires_grad_();

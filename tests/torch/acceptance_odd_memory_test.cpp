@@ -221,4 +221,69 @@ TEST_F(OddMemory, AVeryLongChainIsDroppedWithoutDeepRecursion) {
   SUCCEED();
 }
 
+TEST_F(OddMemory, ACapturedTensorThatChangesItsShapeIsRefused) {
+  auto b = torch::randn({8, 8});
+  auto flipping = refrain::checkpoint([b](torch::Tensor t) mutable {
+    {
+      const torch::NoGradGuard no_grad;
+      b.t_();
+    }
+    return t.matmul(b).tanh();
+  });
+  EXPECT_THAT([&] { flipping(x); }, ThrowsMessage<refrain::Error>(
+                                        HasSubstr("changes the shape or memory of a captured")));
+}
+
+TEST_F(OddMemory, ACapturedSparseTensorThatChangesIsRefused) {
+  auto s = torch::eye(16).to_sparse();
+  auto doubling = refrain::checkpoint([s](torch::Tensor t) mutable {
+    {
+      const torch::NoGradGuard no_grad;
+      s.mul_(2);
+    }
+    return torch::mm(s, t).exp();
+  });
+  EXPECT_THAT([&] { doubling(x); },
+              ThrowsMessage<refrain::Error>(HasSubstr("a captured tensor that is not dense")));
+}
+
+TEST_F(OddMemory, ABufferMayBeReadThroughAnExpandedView) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    auto b = torch::ones({1, 8});
+    const auto wide = b.expand({16, 8});
+    auto region = wrap([b, wide](torch::Tensor t) mutable {
+      auto y = t + wide;
+      {
+        const torch::NoGradGuard no_grad;
+        b.add_(1);
+      }
+      return y.exp();
+    });
+    const auto t = step.leaf(torch::randn({16, 8}));
+    step.backward(region(t), region(t));
+    step.note("buffer", b);
+  });
+}
+
+TEST_F(OddMemory, NestedTensorsAreServed) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto t = step.leaf(torch::randn({6, 3}));
+    auto region = wrap([](torch::Tensor u) {
+      const auto parts = at::_nested_tensor_from_tensor_list({u.slice(0, 0, 2), u.slice(0, 2, 6)});
+      return torch::gelu(parts * 2).to_padded_tensor(0);
+    });
+    step.backward(region(t));
+  });
+}
+
+TEST_F(OddMemory, AnElementOfAVectorOfBoolIsKeptAsItsValue) {
+  std::vector<bool> flags{true};
+  const auto region = refrain::checkpoint(
+      [](torch::Tensor t, bool sine) { return sine ? t.sin().exp() : t.cos().exp(); });
+  const auto y = region(x, flags[0]);
+  flags[0] = false;
+  const auto gradient = torch::autograd::grad({y.sum()}, {x})[0];
+  EXPECT_TRUE(torch::equal(gradient, torch::autograd::grad({x.sin().exp().sum()}, {x})[0]));
+}
+
 }  // namespace

@@ -147,4 +147,25 @@ TEST_P(Surroundings, GradSwitchedOffInsideTheBodyStaysAnIsland) {
   });
 }
 
+TEST_P(Surroundings, BackwardMayRunInInferenceMode) {
+  const auto x = torch::randn({4}).requires_grad_();
+  const auto y = quiet([](Tensor t) { return t.sin().exp(); })(x).sum();
+  {
+    const c10::InferenceMode on;
+    y.backward();
+  }
+  EXPECT_TRUE(torch::allclose(x.grad(), x.sin().exp() * x.cos()));
+}
+
+TEST_P(Surroundings, AForwardThatMayNotThrowIsReplayedToItsEnd) {
+  const auto x = torch::randn({64, 64}).requires_grad_();
+  const auto y = quiet([](Tensor t) noexcept {
+    t = t.exp();
+    for (int i = 0; i < 10; ++i) t = t + 1;
+    return t;
+  })(x);
+  y.sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), x.exp()));
+}
+
 }  // namespace

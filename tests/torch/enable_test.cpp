@@ -161,4 +161,18 @@ TEST_F(Enable, ARegionCalledBeforeIsReplayedAsItWasCalled) {
   EXPECT_EQ(net->a->inner()->runs, 1);
 }
 
+TEST_F(Enable, CountsABlockWithTwoNamesOnce) {
+  struct SharedImpl : nn::Module {
+    SharedImpl() {
+      register_module("first", block);
+      register_module("again", block);
+    }
+    refrain::Checkpoint<Mlp> block = refrain::checkpoint(Mlp(4));
+  } net;
+  const auto regions = refrain::enable(net, policy::one_in(2));
+  ASSERT_EQ(regions.size(), 1U);
+  EXPECT_EQ(regions[0].name, "first");
+  EXPECT_TRUE(regions[0].enabled);
+}
+
 }  // namespace

@@ -162,4 +162,12 @@ TEST_F(Verify, AcceptsDifferencesWithinTheTolerance) {
   EXPECT_TRUE(refrain::verify(refrain::VerifyOptions().tolerance(1e-3), drifting, an_input()).ok());
 }
 
+TEST_F(Verify, ComparesSparseGradients) {
+  torch::nn::Embedding table(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+  const auto report = refrain::verify(
+      refrain::checkpoint([table](torch::Tensor i) mutable { return table(i).sin(); }),
+      torch::tensor({1, 2, 3}));
+  EXPECT_TRUE(report.ok()) << fmt::format("{}", report);
+}
+
 }  // namespace

@@ -61,6 +61,12 @@ struct Kept<c10::ArrayRef<T>> : KeptView<c10::ArrayRef<T>, std::vector<T>> {};
 template <class T>
 struct Kept<std::span<T>> : KeptView<std::span<T>, std::vector<std::remove_const_t<T>>> {};
 template <>
+struct Kept<std::vector<bool>::reference> {
+  using type = bool;
+  static bool keep(bool value) { return value; }
+  static bool& lend(bool& kept) { return kept; }
+};
+template <>
 struct Kept<std::string_view> : KeptView<std::string_view, std::string> {};
 template <class T>
 struct Kept<std::optional<c10::ArrayRef<T>>>

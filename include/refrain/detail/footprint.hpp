@@ -8,6 +8,7 @@
 #include <refrain/detail/pointer_map.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -145,12 +146,13 @@ class Footprint final : public OpObserver {
   void before(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
     running_ = &traits;
+    written_now_.clear();
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
     }
     if (traits.writes) note_writes(op, arguments, traits);
-    if (traits.statistics >= 0 && arguments[traits.training].toBool()) {
+    if (traits.writes_statistics(arguments)) {
       for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
         for_each_tensor(arguments[i],
                         [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false); });
@@ -160,6 +162,7 @@ class Footprint final : public OpObserver {
   }
 
   void after(const OperatorStack& stack) override {
+    if (!written_now_.empty()) refuse_changed_shapes();
     const std::size_t count = running_->returns;
     const c10::IValue* const returns = stack.data() + (stack.size() - count);
     ++work_.operators;
@@ -233,7 +236,30 @@ class Footprint final : public OpObserver {
       if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
         note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()));
+        note_shape(tensor);
       });
+    }
+  }
+
+  /// Of a captured tensor that the operator writes. An empty one may grow: it holds nothing.
+  void note_shape(const at::Tensor& tensor) {
+    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    if (tracked_writes_ == TrackedWrites::LetPass || tensor.layout() != at::kStrided) return;
+    if (tensor.is_nested() || tensor.numel() == 0 || inputs_.contains(impl)) return;
+    if (births_->born.find(impl) >= start_ || births_->born.find(storage_of(tensor)) >= start_)
+      return;
+    written_now_.push_back(
+        {tensor, tensor.sizes().vec(), tensor.strides().vec(), storage_of(tensor)});
+  }
+
+  /// Contents can be put back for a replay; where a tensor's memory lies cannot.
+  void refuse_changed_shapes() {
+    const std::vector<WrittenNow> written = std::exchange(written_now_, {});
+    for (const WrittenNow& now : written) {
+      if (now.tensor.sizes() != now.sizes || now.tensor.strides() != now.strides ||
+          storage_of(now.tensor) != now.storage) {
+        refuse_write(region_, now.tensor, "changes the shape or memory of a captured tensor");
+      }
     }
   }
 
@@ -291,6 +317,11 @@ class Footprint final : public OpObserver {
       if (!alive) continue;
       any = true;
       if (captured_.find(alive.get()) == kWritten) continue;
+      // An expanded tensor: whoever is written in its memory is here too.
+      if (alive->layout() == at::kStrided &&
+          at::has_internal_overlap(alive.get()) == at::MemOverlap::Yes) {
+        continue;
+      }
       captured_.set(alive.get(), kWritten);
       keep_entry_of(at::Tensor(alive), storage);
     }
@@ -298,6 +329,9 @@ class Footprint final : public OpObserver {
   }
 
   void keep_entry_of(const at::Tensor& tensor, const void* storage) {
+    if (tensor.layout() != at::kStrided && tracked_writes_ == TrackedWrites::Refuse) {
+      refuse_write(region_, tensor, "changes a captured tensor that is not dense");
+    }
     at::Tensor live = tensor.detach();
     at::Tensor entry = live.clone();
     writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});
@@ -311,6 +345,14 @@ class Footprint final : public OpObserver {
     }
     return std::nullopt;
   }
+
+  /// What a captured tensor looked like before the operator that runs now.
+  struct WrittenNow {
+    at::Tensor tensor;
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+    const void* storage;
+  };
 
   static constexpr std::size_t kUsualReads = 16;
   // Of a tensor from outside:
@@ -328,6 +370,7 @@ class Footprint final : public OpObserver {
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
   PointerMap captured_;
   Work work_;
+  std::vector<WrittenNow> written_now_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
   std::vector<const void*> outside_storages_;

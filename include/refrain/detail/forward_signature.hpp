@@ -88,6 +88,27 @@ struct SignatureOf<R (C::*)(A...) noexcept> : SignatureOf<R (C::*)(A...)> {};
 template <class R, class C, class... A>
 struct SignatureOf<R (C::*)(A...) const noexcept> : SignatureOf<R (C::*)(A...)> {};
 
+template <class Member>
+inline constexpr bool is_noexcept_member = false;
+template <class R, class C, class... A>
+inline constexpr bool is_noexcept_member<R (C::*)(A...) noexcept> = true;
+template <class R, class C, class... A>
+inline constexpr bool is_noexcept_member<R (C::*)(A...) const noexcept> = true;
+
+/// Whether an exception that leaves `M::forward`, or a call of a function object, would end the
+/// process. Not seen of overloads, templates and pointers to functions.
+template <class M>
+consteval bool is_noexcept_forward() {
+  if constexpr (requires { &M::forward; }) return is_noexcept_member<decltype(&M::forward)>;
+  return false;
+}
+template <class Function>
+consteval bool is_noexcept_call() {
+  if constexpr (requires { &Function::operator(); })
+    return is_noexcept_member<decltype(&Function::operator())>;
+  return false;
+}
+
 /// Stands for a `forward` that is overloaded or a template.
 struct ManyForwards;
 

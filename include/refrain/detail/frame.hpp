@@ -7,6 +7,7 @@
 #include <refrain/detail/region_inputs.hpp>
 #include <refrain/detail/saved_hooks.hpp>
 #include <refrain/detail/surroundings.hpp>
+#include <refrain/detail/turn.hpp>
 #include <refrain/error.hpp>
 #include <refrain/options.hpp>
 #include <refrain/replay.hpp>
@@ -90,6 +91,7 @@ class Frame {
     if (options().check() != Check::None) check_unchanged();
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
+    const Turn turn(Turn::At::Buffers, storages_of(writes_));
     const OutsideStateScope outside(writes_);
     {
       const ReplayMark replaying;
@@ -117,6 +119,7 @@ class Frame {
     }
     for (const OutsideRead& read : reads_) {
       if (read.version.moved()) fail_changed(to_string(read), read.version);
+      if (read.was_replaced()) fail_replaced(read);
     }
   }
 
@@ -172,6 +175,16 @@ class Frame {
         fmt::format("changed: {}, version {} then, {} now", what, version.then(), version.now()),
         "likely cause: an optimizer step, or an in-place operation, between forward and backward.",
         "call backward first, or let the region read a clone.");
+  }
+
+  [[noreturn]] void fail_replaced(const OutsideRead& read) const {
+    throw DivergenceError(
+        fmt::format(
+            "cannot replay `{}`: a tensor that it reads got other memory since the forward.",
+            name()),
+        fmt::format("changed: {}", to_string(read)),
+        "likely cause: set_data(), or Module::to() to another device or dtype.",
+        "call backward first.");
   }
 
   std::shared_ptr<const RegionSettings> settings_;

@@ -34,7 +34,13 @@ struct OperatorTraits {
         training = static_cast<std::ptrdiff_t>(i);
       }
     }
-    if (training < 0) statistics = -1;
+    if (training < 0 && !always_in_training(schema.name())) statistics = -1;
+  }
+
+  /// Whether a call with these arguments writes the statistics.
+  template <class Arguments>
+  [[nodiscard]] bool writes_statistics(const Arguments& values) const {
+    return statistics >= 0 && (training < 0 || values[training].toBool());
   }
 
   [[nodiscard]] static bool is_written(const c10::Argument& argument) {
@@ -52,6 +58,12 @@ struct OperatorTraits {
   }
 
  private:
+  // What SyncBatchNorm is made of.
+  static bool always_in_training(std::string_view name) {
+    return name == "aten::batch_norm_update_stats" || name == "aten::batch_norm_gather_stats" ||
+           name == "aten::batch_norm_gather_stats_with_counts";
+  }
+
   // Marked as writing, but only what autograd knows of the tensor changes.
   static bool changes_no_contents(std::string_view name) {
     return name == "aten::requires_grad_" || name == "aten::retain_grad" || name == "aten::detach_";

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <refrain/detail/footprint.hpp>
-#include <refrain/detail/turn.hpp>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -16,33 +15,32 @@
 namespace refrain::detail {
 
 /// Puts back, for the length of a replay, what buffers held before the first run, and then what
-/// they hold now.
+/// they hold now. Where other replays may do the same, take a `Turn` first.
 ///
 /// Contents are exchanged, not tensors: every alias sees them, as in the first run, and no pointer
 /// changes under a reader on another thread. Versions end as they were. Cost: three copies of each
 /// buffer that the region writes.
 class OutsideStateScope {
  public:
-  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) : turn_(storages_of(writes)) {
+  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) {
     now_.reserve(writes.size());
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
       if (!write.memory_is_there()) continue;
       now_.push_back({write.live, write.live.clone(), VersionMark(write.live)});
     }
-    // Newest first: a later entry may lie over an earlier one.
-    for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
-      if (write->memory_is_there()) copy_contents(write->live, write->entry);
+    try {
+      // Newest first: a later entry may lie over an earlier one.
+      for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
+        if (write->memory_is_there()) copy_contents(write->live, write->entry);
+      }
+    } catch (...) {
+      put_back();
+      throw;
     }
   }
 
-  ~OutsideStateScope() {
-    const at::NoGradGuard no_grad;
-    for (Now& now : now_) {
-      copy_contents(now.live, now.contents);
-      now.version.rewind();
-    }
-  }
+  ~OutsideStateScope() { put_back(); }
 
   OutsideStateScope(const OutsideStateScope&) = delete;
   OutsideStateScope& operator=(const OutsideStateScope&) = delete;
@@ -64,13 +62,14 @@ class OutsideStateScope {
     to.copy_(from);
   }
 
-  static std::vector<const void*> storages_of(const std::vector<OutsideWrite>& writes) {
-    std::vector<const void*> storages;
-    for (const OutsideWrite& write : writes) storages.push_back(storage_of(write.live));
-    return storages;
+  void put_back() {
+    const at::NoGradGuard no_grad;
+    for (Now& now : now_) {
+      copy_contents(now.live, now.contents);
+      now.version.rewind();
+    }
   }
 
-  Turn turn_;
   std::vector<Now> now_;
 };
 

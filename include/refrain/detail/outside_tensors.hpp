@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace refrain::detail {
 
@@ -27,6 +28,12 @@ struct OutsideRead {
   const void* storage;
   const c10::FunctionSchema* op;
   std::size_t argument;
+
+  /// Whether the tensor is there and has other memory now.
+  [[nodiscard]] bool was_replaced() const {
+    const auto alive = tensor.lock();
+    return alive && storage_of(at::Tensor(alive)) != storage;
+  }
 };
 
 /// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held
@@ -40,6 +47,12 @@ struct OutsideWrite {
 
   [[nodiscard]] bool memory_is_there() const { return !lender || !lender->expired(); }
 };
+
+[[nodiscard]] inline std::vector<const void*> storages_of(const std::vector<OutsideWrite>& writes) {
+  std::vector<const void*> storages;
+  for (const OutsideWrite& write : writes) storages.push_back(storage_of(write.live));
+  return storages;
+}
 
 /// "float32[4, 4] on cpu (argument `other` of aten::add)"
 [[nodiscard]] inline std::string to_string(const OutsideRead& read) {

@@ -29,9 +29,9 @@ struct NothingToWatch {
 
 /// Calls `callee(arguments...)` as one region.
 ///
-/// `callee.kept()` gives what the frame keeps and `for_replay()` of that what one replay calls.
-/// While `watch.enabled()`, the first run remembers, and stays plain if `watch.must_stay_plain()`
-/// afterwards.
+/// A `Callee::kIsNoexcept` says that no exception may leave it. `callee.kept()` gives what the
+/// frame keeps and `for_replay()` of that what one replay calls. While `watch.enabled()`, the first
+/// run remembers, and stays plain if `watch.must_stay_plain()` afterwards.
 template <class Callee, class Watch, class... Arguments>
 auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee callee,
                  const Watch& watch, Arguments&&... arguments) {
@@ -45,6 +45,9 @@ auto call_region(const std::shared_ptr<const RegionSettings>& settings, Callee c
     return frame->run(frame, inputs, watch, call);
   }
   const auto frame = std::make_shared<HooksFrame>(settings, std::move(body), inputs);
+  if constexpr (requires { Callee::kIsNoexcept; }) {
+    if (Callee::kIsNoexcept) frame->run_replays_to_their_end();
+  }
   return frame->run(inputs, watch, call);
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -145,9 +146,10 @@ class Surroundings {
   class Scope {
    public:
     explicit Scope(Surroundings& then)
-        : grad_mode_(true),
+        : inference_mode_(false),
+          grad_mode_(true),
           autocast_before_(AutocastState::capture()),
-          turn_(generators_of(then.random_)) {
+          turn_(Turn::At::Generators, generators_of(then.random_)) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
@@ -176,6 +178,7 @@ class Surroundings {
       return generators;
     }
 
+    c10::InferenceMode inference_mode_;
     at::AutoGradMode grad_mode_;
     AutocastState autocast_before_;
     bool switches_autocast_ = false;

@@ -33,6 +33,12 @@ namespace refrain::detail {
   if (expected.requires_grad() != got.requires_grad()) {
     return fmt::format("{}: requires grad on one side only", to_string(facts));
   }
+  if (expected.layout() != got.layout()) {
+    return fmt::format("{}: another layout in the checkpointed step", to_string(facts));
+  }
+  if (expected.layout() != at::kStrided) {
+    return difference_between(expected.to_dense(), got.to_dense(), tolerance);
+  }
   const bool floating = expected.is_floating_point() || expected.is_complex();
   const at::Tensor same =
       tolerance > 0 && floating

@@ -21,11 +21,17 @@ struct TensorFacts {
   c10::SmallVector<std::int64_t, 5> sizes;
 
   explicit TensorFacts(const at::Tensor& tensor)
-      : dtype(tensor.scalar_type()), device(tensor.device()), sizes(tensor.sizes()) {}
+      : dtype(tensor.scalar_type()), device(tensor.device()), sizes(sizes_of(tensor)) {}
 
   [[nodiscard]] bool describe(const at::Tensor& tensor) const {
     return tensor.scalar_type() == dtype && tensor.device() == device &&
-           tensor.sizes() == at::IntArrayRef(sizes);
+           sizes_of(tensor) == at::IntArrayRef(sizes);
+  }
+
+ private:
+  // A nested tensor has no sizes that could be told.
+  static at::IntArrayRef sizes_of(const at::Tensor& tensor) {
+    return tensor.is_nested() ? at::IntArrayRef() : tensor.sizes();
   }
 };
 

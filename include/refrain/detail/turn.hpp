@@ -13,10 +13,14 @@ namespace refrain::detail {
 /// replays, on the threads of two devices or in two threads that share a module, would take each
 /// other's values for their own.
 ///
-/// A region nested in another finds its things held by its own thread already.
+/// A region nested in another finds its things held by its own thread already. Who needs both kinds
+/// takes buffers first, or two replays could wait for each other.
 class Turn {
  public:
-  explicit Turn(const std::vector<const void*>& things) {
+  enum class At { Buffers, Generators };
+
+  Turn(At kind, const std::vector<const void*>& things)
+      : turns_(kind == At::Buffers ? buffers_ : generators_) {
     for (const void* thing : things) {
       held_ |= std::uint64_t{1} << (reinterpret_cast<std::uintptr_t>(thing) / 64 % kTurns);
     }
@@ -38,7 +42,11 @@ class Turn {
   [[nodiscard]] bool holds(std::size_t i) const { return (held_ >> i & 1) != 0; }
 
   // Things that meet in one of these by chance only wait a little longer.
-  static inline std::array<std::recursive_mutex, kTurns> turns_;
+  using Turns = std::array<std::recursive_mutex, kTurns>;
+  static inline Turns buffers_;
+  static inline Turns generators_;
+
+  Turns& turns_;
   std::uint64_t held_ = 0;
 };
 

@@ -63,6 +63,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
   }
 
+  /// For a body that an early stop, an exception, could not leave.
+  void run_replays_to_their_end() { never_stops_ = true; }
+
  private:
   enum class Remember { No, Yes };
 
@@ -178,6 +181,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   /// While the first run goes on its last tensor is not known to be the last: a replay must end
   /// there.
   [[nodiscard]] bool stops_early() const {
+    if (never_stops_) return false;
     if (first_run_is_incomplete() || options().early_stop() == EarlyStop::On) return true;
     return options().early_stop() == EarlyStop::Auto && stop_rule_.pays();
   }
@@ -317,6 +321,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
   bool stays_plain_ = false;
+  bool never_stops_ = false;
 };
 
 }  // namespace refrain::detail
