@@ -317,11 +317,6 @@ class Footprint final : public OpObserver {
       if (!alive) continue;
       any = true;
       if (captured_.find(alive.get()) == kWritten) continue;
-      // An expanded tensor: whoever is written in its memory is here too.
-      if (alive->layout() == at::kStrided &&
-          at::has_internal_overlap(alive.get()) == at::MemOverlap::Yes) {
-        continue;
-      }
       captured_.set(alive.get(), kWritten);
       keep_entry_of(at::Tensor(alive), storage);
     }
@@ -333,8 +328,19 @@ class Footprint final : public OpObserver {
       refuse_write(region_, tensor, "changes a captured tensor that is not dense");
     }
     at::Tensor live = tensor.detach();
+    if (live.layout() == at::kStrided && at::has_internal_overlap(live) == at::MemOverlap::Yes) {
+      live = span_of(live);
+    }
     at::Tensor entry = live.clone();
     writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});
+  }
+
+  /// All memory between an expanded tensor's first and last element, each once: it can be written.
+  static at::Tensor span_of(const at::Tensor& tensor) {
+    std::int64_t extent = 1;
+    for (std::int64_t d = 0; d < tensor.dim(); ++d)
+      extent += (tensor.size(d) - 1) * tensor.stride(d);
+    return tensor.as_strided({extent}, {1});
   }
 
   std::optional<WeakTensor> lender_of(const at::Tensor& tensor, const void* storage) const {
