@@ -14,12 +14,6 @@
 namespace refrain {
 namespace detail {
 
-/// A `mutable` lambda and its like, if it can be copied. What a `std::function` hides is not seen.
-template <class Function, class... Arguments>
-inline constexpr bool changes_itself =
-    !Holder<Function> && !std::is_invocable_v<const Function&, Arguments...> &&
-    std::is_copy_constructible_v<Function>;
-
 /// A function as the first run calls it: the caller's own. The replay of a function that changes
 /// itself when called starts from what it was before the first run.
 template <class Function, class... Arguments>

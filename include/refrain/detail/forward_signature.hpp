@@ -109,6 +109,12 @@ consteval bool is_noexcept_call() {
   return false;
 }
 
+/// A `mutable` lambda and its like, if it can be copied. What a `std::function` hides is not seen.
+template <class Function, class... Arguments>
+inline constexpr bool changes_itself =
+    !Holder<Function> && !std::is_invocable_v<const Function&, Arguments...> &&
+    std::is_copy_constructible_v<Function>;
+
 /// Stands for a `forward` that is overloaded or a template.
 struct ManyForwards;
 
