@@ -280,8 +280,8 @@ inline void install_fake_accelerator() {
     c10::SetAllocator(kFake, new fake::Memory, 1);
     static const c10::impl::DeviceGuardImplRegistrar guard(kFake, new fake::Guard);
     at::RegisterPrivateUse1HooksInterface(new fake::Hooks);
-    auto* const ops = new torch::Library(torch::Library::IMPL, "aten",
-                                         c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+    static auto* const ops = new torch::Library(torch::Library::IMPL, "aten",
+                                                c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     ops->impl("empty.memory_format", &fake::empty);
     ops->impl("empty_strided", &fake::empty_strided);
     ops->impl("_copy_from", &fake::copy_from);
@@ -291,10 +291,10 @@ inline void install_fake_accelerator() {
     ops->impl("resize_", &fake::resize);
     ops->impl("_local_scalar_dense", &fake::local_scalar);
     ops->impl("bernoulli_.float", &fake::bernoulli);
-    auto* const rest = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1,
-                                          __FILE__, __LINE__);
+    static auto* const rest = new torch::Library(torch::Library::IMPL, "_",
+                                                 c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     rest->fallback(torch::CppFunction::makeFromBoxedFunction<&fake::cpu_fallback>());
-    auto* const cast = new torch::Library(
+    static auto* const cast = new torch::Library(
         torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
     cast->fallback(torch::CppFunction::makeFallthrough());
     return true;
