@@ -36,8 +36,8 @@ struct StepCost {
 struct VerifyReport {
   std::size_t outputs = 0;  ///< How many of each were compared.
   std::size_t input_gradients = 0;
-  std::size_t parameter_gradients =
-      0;  ///< Of parameters, and of whatever else a function captured.
+  /// Of parameters, and of whatever else a function captured.
+  std::size_t parameter_gradients = 0;
   std::size_t buffers = 0;
   std::size_t generators = 0;
   double tolerance = 0.0;

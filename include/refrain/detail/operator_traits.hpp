@@ -17,8 +17,8 @@ struct OperatorTraits {
   std::size_t arguments = 0;
   std::size_t returns = 0;
   bool writes = false;  ///< Some argument is marked as written.
-  std::ptrdiff_t statistics =
-      -1;  ///< First of two running statistics that are written without a mark, if any.
+  /// First of two running statistics that are written without a mark, if any.
+  std::ptrdiff_t statistics = -1;
   std::ptrdiff_t training = -1;  ///< The flag that says whether they are written.
 
   explicit OperatorTraits(const c10::FunctionSchema& schema)

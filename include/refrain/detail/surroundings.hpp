@@ -87,8 +87,8 @@ class AutocastCacheOff {
   const auto accelerator = at::getAccelerator();
   if (!accelerator) return devices;
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
-  const c10::DeviceIndex count =
-      hooks.deviceCount();  // 0 for a CUDA LibTorch where there is no GPU
+  // 0 for a CUDA LibTorch where there is no GPU.
+  const c10::DeviceIndex count = hooks.deviceCount();
   for (c10::DeviceIndex i = 0; i < count; ++i) {
     if (hooks.hasPrimaryContext(i)) devices.emplace_back(*accelerator, i);
   }

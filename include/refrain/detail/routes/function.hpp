@@ -41,8 +41,8 @@ class FunctionFrame final : public Frame {
            const Watch& watch, const Call& call) {
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
-    const AutocastCacheOff
-        own_casts;  // a cast made before the region would be a part of its graph that no replay has
+    // A cast made before the region would be a part of its graph that no replay has.
+    const AutocastCacheOff own_casts;
     const GraphBorder border;
     if constexpr (std::is_void_v<decltype(call())>) {
       refuse("gives no result to put a gradient into",
@@ -255,8 +255,8 @@ class FunctionFrame final : public Frame {
 
   std::vector<Output> outputs_;
   std::size_t inner_leaves_ = 0;  ///< Made in the body itself: their gradients go nowhere.
-  edge_list targets_;  ///< The node's edges as made: a region around this one may have cut them off
-                       ///< for now.
+  /// The node's edges as made: a region around this one may have cut them off for now.
+  edge_list targets_;
 };
 
 }  // namespace refrain::detail
