@@ -4,10 +4,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/ops/equal.h>
 
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <type_traits>
@@ -91,10 +91,18 @@ class RandomState {
   }
 
   static bool same_cpu(const CpuState& a, const CpuState& b) {
-    static_assert(std::is_trivially_copyable_v<at::mt19937>);  // compared without unpacking, which
-                                                               // would copy 2.5 KB twice
-    return std::memcmp(&a.engine, &b.engine, sizeof a.engine) == 0 &&
-           a.next_float == b.next_float && a.next_double == b.next_double;
+    const at::mt19937_data_pod& x = data_of(a.engine);
+    const at::mt19937_data_pod& y = data_of(b.engine);
+    return x.next_ == y.next_ && x.left_ == y.left_ && x.seed_ == y.seed_ &&
+           x.seeded_ == y.seeded_ && x.state_ == y.state_ && a.next_float == b.next_float &&
+           a.next_double == b.next_double;
+  }
+
+  // The engine's only member where it lies: `engine.data()` would copy 2.5 KB.
+  static const at::mt19937_data_pod& data_of(const at::mt19937& engine) {
+    static_assert(std::is_standard_layout_v<at::mt19937> &&
+                  sizeof(at::mt19937) == sizeof(at::mt19937_data_pod));
+    return reinterpret_cast<const at::mt19937_data_pod&>(engine);
   }
 
   at::Generator generator_;
