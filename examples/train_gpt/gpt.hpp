@@ -32,19 +32,19 @@ struct Shape {
 /// A pre-norm transformer block: causal attention, then an MLP of four times the width.
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(const Shape& shape)
-      : heads(shape.heads),
-        dropout(shape.dropout),
-        norm1(register_module("norm1", torch::nn::LayerNorm(over(shape.width)))),
-        qkv(register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width))),
-        out(register_module("out", torch::nn::Linear(shape.width, shape.width))),
-        norm2(register_module("norm2", torch::nn::LayerNorm(over(shape.width)))),
-        up(register_module("up", torch::nn::Linear(shape.width, 4 * shape.width))),
-        down(register_module("down", torch::nn::Linear(4 * shape.width, shape.width))) {}
+      : heads_(shape.heads),
+        dropout_(shape.dropout),
+        norm1_(register_module("norm1", torch::nn::LayerNorm(over(shape.width)))),
+        qkv_(register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width))),
+        out_(register_module("out", torch::nn::Linear(shape.width, shape.width))),
+        norm2_(register_module("norm2", torch::nn::LayerNorm(over(shape.width)))),
+        up_(register_module("up", torch::nn::Linear(shape.width, 4 * shape.width))),
+        down_(register_module("down", torch::nn::Linear(4 * shape.width, shape.width))) {}
 
   torch::Tensor forward(torch::Tensor x) {
     if (refrain::replaying()) ++replays;
-    x = x + drop(out(attend(norm1(x))));
-    return x + drop(down(torch::gelu(up(norm2(x)))));
+    x = x + drop(out_(attend(norm1_(x))));
+    return x + drop(down_(torch::gelu(up_(norm2_(x)))));
   }
 
   std::int64_t replays = 0;  // how often this block was run again for backward
@@ -59,21 +59,21 @@ struct BlockImpl : torch::nn::Module {
     const auto seq = x.size(1);
     const auto width = x.size(2);
     const auto parts =
-        qkv(x).view({batch, seq, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+        qkv_(x).view({batch, seq, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
     return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
                                             /*is_causal=*/true)
         .transpose(1, 2)
         .reshape({batch, seq, width});
   }
 
-  torch::Tensor drop(const torch::Tensor& x) { return torch::dropout(x, dropout, is_training()); }
+  torch::Tensor drop(const torch::Tensor& x) { return torch::dropout(x, dropout_, is_training()); }
 
-  std::int64_t heads;
-  double dropout;
-  torch::nn::LayerNorm norm1;
-  torch::nn::Linear qkv, out;
-  torch::nn::LayerNorm norm2;
-  torch::nn::Linear up, down;
+  std::int64_t heads_;
+  double dropout_;
+  torch::nn::LayerNorm norm1_;
+  torch::nn::Linear qkv_, out_;
+  torch::nn::LayerNorm norm2_;
+  torch::nn::Linear up_, down_;
 };
 TORCH_MODULE(Block);
 
@@ -82,15 +82,15 @@ using Stack = refrain::CheckpointLayers<Block>;
 /// Characters in, for each place a score for every character that may come next out.
 struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Shape& shape)
-      : dropout(shape.dropout),
-        token(register_module("token", torch::nn::Embedding(shape.vocabulary, shape.width))),
-        position(register_module("position", torch::nn::Embedding(shape.seq, shape.width))),
-        blocks(blocks_of(shape)),
-        norm(register_module("norm",
-                             torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
-        head(register_module("head", torch::nn::Linear(shape.width, shape.vocabulary))) {
+      : dropout_(shape.dropout),
+        token_(register_module("token", torch::nn::Embedding(shape.vocabulary, shape.width))),
+        position_(register_module("position", torch::nn::Embedding(shape.seq, shape.width))),
+        blocks_(blocks_of(shape)),
+        norm_(register_module("norm",
+                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+        head_(register_module("head", torch::nn::Linear(shape.width, shape.vocabulary))) {
     const auto list = register_module("blocks", torch::nn::ModuleList());
-    for (const auto& block : blocks) list->push_back(block);
+    for (const auto& block : blocks_) list->push_back(block);
     initialize();
   }
 
@@ -98,20 +98,20 @@ struct GptImpl : torch::nn::Module {
   /// checkpointing asks of a model.
   Stack stack_of(const refrain::policy::AnyPolicy& policy,
                  refrain::CheckpointOptions options = {}) const {
-    return refrain::checkpoint(blocks, policy, std::move(options));
+    return refrain::checkpoint(blocks_, policy, std::move(options));
   }
 
-  void use(Stack other) { stack = std::move(other); }
+  void use(Stack other) { stack_ = std::move(other); }
 
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto places = torch::arange(ids.size(1), ids.options());
-    const auto x = torch::dropout(token(ids) + position(places), dropout, is_training());
-    return head(norm(stack(x)));
+    const auto x = torch::dropout(token_(ids) + position_(places), dropout_, is_training());
+    return head_(norm_(stack_(x)));
   }
 
   std::int64_t replays() const {
     std::int64_t sum = 0;
-    for (const auto& block : blocks) sum += block->replays;
+    for (const auto& block : blocks_) sum += block->replays;
     return sum;
   }
 
@@ -130,17 +130,17 @@ struct GptImpl : torch::nn::Module {
       const std::string& name = item.key();
       if (item.value().dim() < 2 || name == "token.weight") continue;
       const bool joins = name.ends_with("out.weight") || name.ends_with("down.weight");
-      const auto branches = joins ? 2.0 * static_cast<double>(blocks.size()) : 1.0;
+      const auto branches = joins ? 2.0 * static_cast<double>(blocks_.size()) : 1.0;
       torch::nn::init::normal_(item.value(), 0.0, 0.02 / std::sqrt(branches));
     }
   }
 
-  double dropout;
-  torch::nn::Embedding token, position;
-  std::vector<Block> blocks;
-  Stack stack = stack_of(refrain::policy::none());
-  torch::nn::LayerNorm norm;
-  torch::nn::Linear head;
+  double dropout_;
+  torch::nn::Embedding token_, position_;
+  std::vector<Block> blocks_;
+  Stack stack_ = stack_of(refrain::policy::none());
+  torch::nn::LayerNorm norm_;
+  torch::nn::Linear head_;
 };
 TORCH_MODULE(Gpt);
 

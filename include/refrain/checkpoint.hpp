@@ -82,7 +82,7 @@ template <class Layer>
 template <class Thing, class... Rest>
   requires(!detail::Replayable<std::remove_cvref_t<Thing>>)
 void checkpoint(Thing&&, Rest&&...) {
-  static_assert(detail::always_false<Thing>,
+  static_assert(detail::kAlwaysFalse<Thing>,
                 "refrain::checkpoint needs a module holder with a forward(), a callable, a "
                 "Sequential or a std::vector of either");
 }

@@ -30,7 +30,7 @@ class FunctionCallee {
 
   /// What the frame keeps.
   [[nodiscard]] FunctionCallee kept() const {
-    if constexpr (changes_itself<Function, Arguments...>)
+    if constexpr (kChangesItself<Function, Arguments...>)
       return FunctionCallee(std::make_shared<Function>(*function_));
     return *this;
   }
@@ -69,7 +69,7 @@ class CheckpointFunction {
   template <class... Arguments>
     requires(!std::invocable<Function&, Arguments...>)
   void operator()(Arguments&&...) const {
-    static_assert(detail::always_false<Function>,
+    static_assert(detail::kAlwaysFalse<Function>,
                   "refrain: the checkpointed function cannot be called with these arguments");
   }
 

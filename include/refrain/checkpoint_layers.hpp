@@ -48,7 +48,7 @@ class CheckpointLayers {
     static_assert(
         std::constructible_from<Result, Value> && std::invocable<Layer&, Result, const Extras&...>,
         "refrain: each layer must take what the layer before it gives");
-    using Run = Calls<detail::changes_itself<Layer, std::decay_t<Value>, const Extras&...>>;
+    using Run = Calls<detail::kChangesItself<Layer, std::decay_t<Value>, const Extras&...>>;
     return detail::SegmentRunner<Run, Result>::run(Run{state_}, *state_->regions,
                                                    Result(std::forward<Value>(value)), extras...);
   }

@@ -157,7 +157,7 @@ class Checkpoint : public torch::nn::ModuleHolder<CheckpointImpl<detail::impl_of
     })
   void operator()(Arguments&&...) {
     static_assert(
-        detail::always_false<Block>,
+        detail::kAlwaysFalse<Block>,
         "refrain: the checkpointed module's forward() cannot be called with these arguments");
   }
 };

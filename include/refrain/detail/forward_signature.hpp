@@ -13,7 +13,7 @@
 namespace refrain::detail {
 
 template <class T>
-inline constexpr bool always_false = false;
+inline constexpr bool kAlwaysFalse = false;
 
 template <class T>
 concept Module = std::is_base_of_v<torch::nn::Module, T>;
@@ -89,29 +89,29 @@ template <class R, class C, class... A>
 struct SignatureOf<R (C::*)(A...) const noexcept> : SignatureOf<R (C::*)(A...)> {};
 
 template <class Member>
-inline constexpr bool is_noexcept_member = false;
+inline constexpr bool kIsNoexceptMember = false;
 template <class R, class C, class... A>
-inline constexpr bool is_noexcept_member<R (C::*)(A...) noexcept> = true;
+inline constexpr bool kIsNoexceptMember<R (C::*)(A...) noexcept> = true;
 template <class R, class C, class... A>
-inline constexpr bool is_noexcept_member<R (C::*)(A...) const noexcept> = true;
+inline constexpr bool kIsNoexceptMember<R (C::*)(A...) const noexcept> = true;
 
 /// Whether an exception that leaves `M::forward`, or a call of a function object, would end the
 /// process. Not seen of overloads, templates and pointers to functions.
 template <class M>
 consteval bool is_noexcept_forward() {
-  if constexpr (requires { &M::forward; }) return is_noexcept_member<decltype(&M::forward)>;
+  if constexpr (requires { &M::forward; }) return kIsNoexceptMember<decltype(&M::forward)>;
   return false;
 }
 template <class Function>
 consteval bool is_noexcept_call() {
   if constexpr (requires { &Function::operator(); })
-    return is_noexcept_member<decltype(&Function::operator())>;
+    return kIsNoexceptMember<decltype(&Function::operator())>;
   return false;
 }
 
 /// A `mutable` lambda and its like, if it can be copied. What a `std::function` hides is not seen.
 template <class Function, class... Arguments>
-inline constexpr bool changes_itself =
+inline constexpr bool kChangesItself =
     !Holder<Function> && !std::is_invocable_v<const Function&, Arguments...> &&
     std::is_copy_constructible_v<Function>;
 
