@@ -140,9 +140,8 @@ template <class Thing, class... Inputs>
 auto call_thing(Thing& thing, Inputs&&... inputs) {
   if constexpr (Module<std::remove_const_t<Thing>>) {
     return thing.forward(std::forward<Inputs>(inputs)...);
-  } else if constexpr (!Holder<std::remove_const_t<Thing>>) {
-    return thing(std::forward<Inputs>(inputs)...);
-  } else if constexpr (std::is_void_v<decltype(thing(std::forward<Inputs>(inputs)...))>) {
+  } else if constexpr (Holder<std::remove_const_t<Thing>> &&
+                       std::is_void_v<decltype(thing(std::forward<Inputs>(inputs)...))>) {
     return thing->forward(std::forward<Inputs>(inputs)...);
   } else {
     return thing(std::forward<Inputs>(inputs)...);
