@@ -13,13 +13,13 @@ namespace train_gpt {
 /// (a file, a pipe) only lines that stay are written.
 class Progress {
  public:
-  void show(const std::string& line) {
+  void show(const std::string& line) const {
     if (!watched_) return;
     fmt::print("\r\x1b[2K{}", line);
     std::fflush(stdout);
   }
 
-  void keep(const std::string& line) {
+  void keep(const std::string& line) const {
     fmt::print("{}{}\n", watched_ ? "\r\x1b[2K" : "", line);
     std::fflush(stdout);
   }

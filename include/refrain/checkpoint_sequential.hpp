@@ -30,7 +30,7 @@ namespace refrain {
 class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::SequentialImpl>,
                                  public detail::AnyRegion {
  public:
-  CheckpointSequentialImpl(torch::nn::Sequential layers, policy::AnyPolicy policy,
+  CheckpointSequentialImpl(const torch::nn::Sequential& layers, policy::AnyPolicy policy,
                            CheckpointOptions options)
       : ModuleMirror(layers.ptr()),
         policy_(std::move(policy)),

@@ -34,7 +34,7 @@ class RouteContract : public testing::Test {
   }
 
   /// Counts its runs; saves more than one tensor.
-  static auto counted(support::RunCounter ran) {
+  static auto counted(const support::RunCounter& ran) {
     return [ran](Tensor t) {
       ++ran;
       return t.sin().exp().tanh();

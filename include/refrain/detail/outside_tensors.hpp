@@ -50,6 +50,7 @@ struct OutsideWrite {
 
 [[nodiscard]] inline std::vector<const void*> storages_of(const std::vector<OutsideWrite>& writes) {
   std::vector<const void*> storages;
+  storages.reserve(writes.size());
   for (const OutsideWrite& write : writes) storages.push_back(storage_of(write.live));
   return storages;
 }

@@ -174,6 +174,7 @@ class Surroundings {
    private:
     static std::vector<const void*> generators_of(const std::vector<RandomState>& states) {
       std::vector<const void*> generators;
+      generators.reserve(states.size());
       for (const RandomState& state : states) generators.push_back(state.generator());
       return generators;
     }

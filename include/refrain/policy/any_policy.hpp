@@ -113,7 +113,7 @@ template <refrain::policy::SegmentPolicy Policy>
 struct fmt::formatter<Policy, char> : fmt::formatter<fmt::string_view> {
   template <class Context>
   auto format(const Policy& policy, Context& context) const {
-    const std::string text = policy.describe();
+    const std::string& text = policy.describe();
     return fmt::formatter<fmt::string_view>::format(text, context);
   }
 };

@@ -26,6 +26,7 @@ enum class LastSegment {
 [[nodiscard]] inline Segmentation replay_each(const Chain& chain, const std::vector<Segment>& cut,
                                               LastSegment last = LastSegment::Plain) {
   std::vector<SegmentNode> nodes;
+  nodes.reserve(cut.size());
   for (const Segment& segment : cut) nodes.push_back({segment, true, {}});
   if (!nodes.empty()) {
     nodes.back().replayed = chain.tail == Tail::More || last == LastSegment::Replay;
