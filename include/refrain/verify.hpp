@@ -179,9 +179,10 @@ class Verifier {
   void copy_gradients(const std::vector<at::Tensor>& leaves, const Owned& owned,
                       StepTrace& trace) const {
     for (std::size_t i = 0; i < leaves.size(); ++i) {
-      if (leaves[i].requires_grad())
+      if (leaves[i].requires_grad()) {
         trace.input_gradients.push_back(
             copy(fmt::format("gradient of input {}", i), leaves[i].grad()));
+      }
     }
     for (const NamedTensor& parameter : owned.parameters) {
       trace.gradients.push_back(copy("gradient of " + parameter.name, parameter.tensor.grad()));

@@ -96,10 +96,11 @@ inline std::string share_line(const char* what, const std::optional<Bytes>& plai
   text += detail::share_line("saved by forward", report.plain.saved, report.checkpointed.saved);
   text += detail::share_line("peak of the step", report.plain.peak, report.checkpointed.peak);
   text += fmt::format("\n  replays: {}", report.checkpointed.replays);
-  if (report.checkpointed.replays == 0)
+  if (report.checkpointed.replays == 0) {
     text +=
         " (nothing was forgotten: no region was called, none is enabled, or the policy left all "
         "stages plain)";
+  }
   return text;
 }
 

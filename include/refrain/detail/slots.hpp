@@ -91,9 +91,10 @@ class SlotComparison {
 
   [[nodiscard]] std::string where() const {
     const std::size_t slot = first_ ? first_->slot : saved_;
-    if (slot >= expected_)
+    if (slot >= expected_) {
       return fmt::format("first difference at slot {}: expected no more, got {}", slot,
                          first_->got);
+    }
     const std::string expected = to_string(slots_[slot].facts);
     return fmt::format("first difference at slot {}: expected {}, got {}", slot, expected,
                        first_ ? first_->got : std::string("nothing more"));

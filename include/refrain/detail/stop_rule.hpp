@@ -34,9 +34,10 @@ class StopRule {
       skipped_.bytes = 0;
     }
     skipped_.bytes += bytes_of(tensor);
-    if (at_once_)
+    if (at_once_) {
       at_once_ =
           tensor.requires_grad() ? !from_custom_function(tensor) : footprint.is_settled(tensor);
+    }
   }
 
   [[nodiscard]] bool at_once() const { return at_once_; }
@@ -62,7 +63,7 @@ class StopRule {
     return std::string_view(typeid(known).name()).starts_with("N5torch8autograd7CppNodeI");
   }
 
-  static constexpr std::int64_t kBytes = 16 * 1024;
+  static constexpr std::int64_t kBytes = std::int64_t{16} * 1024;
   static constexpr std::int64_t kOperators = 5;
 
   std::uint64_t group_ = ~std::uint64_t{0};

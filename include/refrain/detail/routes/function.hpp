@@ -50,9 +50,10 @@ class FunctionFrame final : public Frame {
     } else {
       auto result = first_run(footprint, nullptr, call);
       if (watch.enabled() && watch.must_stay_plain()) return result;  // with the graph that it has
-      if constexpr (!kVisitable<decltype(result)>)
+      if constexpr (!kVisitable<decltype(result)>) {
         refuse("gives a result whose tensors it cannot find",
                "teach the type with visit_tensors, or use Route::Hooks.");
+      }
       refuse_changed_inputs(inputs, footprint);
       put_node_under(self, result, border, footprint);
       return result;
