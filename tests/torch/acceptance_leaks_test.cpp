@@ -118,4 +118,17 @@ TEST_P(Leaks, GradientsOfAPartOfTheGraphLetGoInTheEnd) {
   EXPECT_EQ(growth_over(50, step), 0);
 }
 
+TEST_P(Leaks, ABackwardThatFailsInTheMiddleKeepsNothingRebuilt) {
+  auto region = quiet([](Tensor t) {
+    t = t.exp().sin().cos();
+    t.register_hook([](const Tensor&) -> Tensor { throw std::runtime_error("stop"); });
+    return t.tanh();
+  });
+  const auto x = torch::randn({1000}).requires_grad_();
+  const auto loss = region(x).sum();
+  const auto before = support::live_bytes();
+  EXPECT_ANY_THROW(loss.backward());
+  EXPECT_EQ(support::live_bytes(), before) << "the graph is still held, and only the graph";
+}
+
 }  // namespace

@@ -7,6 +7,7 @@
 #include "support/twin.hpp"
 
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/library.h>
 
 namespace {
 
@@ -170,6 +171,37 @@ TEST_P(OddRegions, TwentyThousandRegionsInARowLetGoWithoutAStackOverflow) {
   for (int i = 0; i < 20'000; ++i) y = region(y);
   y.backward();
   EXPECT_TRUE(x.grad().defined());
+}
+
+Tensor reads(const Tensor& t) { return t.clone(); }
+Tensor& writes(Tensor& t) { return t.add_(1); }
+
+TEST_P(OddRegions, OperatorsThatComeAndGo) {
+  // Where one operator was in memory another may be next, and it may write where that one read.
+  for (int i = 0; i < 20; ++i) {
+    Twin(options()).of([i](auto wrap, Step& step) {
+      torch::Library library(torch::Library::DEF, "refrain_tests", std::nullopt, __FILE__,
+                             __LINE__);
+      library.def(i % 2 == 0 ? "op(Tensor t) -> Tensor" : "op(Tensor(a!) t) -> Tensor(a!)");
+      if (i % 2 == 0) {
+        library.impl("op",
+                     torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(reads)));
+      } else {
+        library.impl(
+            "op", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(writes)));
+      }
+      const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("refrain_tests::op", "");
+      const auto state = torch::zeros({3});
+      auto region = wrap([&](Tensor t) {
+        torch::jit::Stack stack{state};
+        op.callBoxed(&stack);
+        return (t * stack[0].toTensor().clone()).sin();
+      });
+      const auto x = step.leaf(torch::randn({3}));
+      step.backward(region(x), region(x));
+      step.note("state", state);
+    });
+  }
 }
 
 }  // namespace

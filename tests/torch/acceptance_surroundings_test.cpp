@@ -168,4 +168,29 @@ TEST_P(Surroundings, AForwardThatMayNotThrowIsReplayedToItsEnd) {
   EXPECT_TRUE(torch::allclose(x.grad(), x.exp()));
 }
 
+TEST_P(Surroundings, AForwardThatMayNotThrowMayTakeGradientsOfItsOwn) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto region = wrap([](Tensor t) noexcept {
+      const auto energy = t.sin().exp();
+      const auto force = torch::autograd::grad({energy.sum()}, {t}, {}, true, true)[0];
+      return (energy * force).tanh();
+    });
+    step.backward(region(step.leaf(torch::randn({8}))));
+  });
+}
+
+TEST_P(Surroundings, BackwardMayRunWhereSavedTensorHooksAreForbidden) {
+  auto inner = quiet([](Tensor t) { return t.sin().exp(); });
+  auto outer = quiet([=](Tensor t) mutable { return inner(inner(t.tanh())).cos(); });
+  const auto plain = [](Tensor t) { return t.tanh().sin().exp().sin().exp().cos(); };
+  const auto x = torch::randn({8}).requires_grad_();
+  const auto expected = torch::autograd::grad({plain(x).sum()}, {x})[0];
+  const auto y = outer(x).sum();
+  at::SavedTensorDefaultHooks::disable("for this test");
+  y.backward();
+  EXPECT_EQ(at::SavedTensorDefaultHooks::get_disabled_error_message(), "for this test");
+  at::SavedTensorDefaultHooks::enable();
+  EXPECT_TRUE(torch::equal(x.grad(), expected));
+}
+
 }  // namespace

@@ -136,4 +136,24 @@ TEST_P(Threads, ThreadsThatFailDoNotDisturbThreadsThatDoNot) {
   EXPECT_EQ(failures, 2 * 30);
 }
 
+TEST_P(Threads, ReplaysThatNeedBuffersAndTheRandomStreamDoNotWaitForEachOther) {
+  // One draws and then writes, the other writes and then draws; either may be inside another.
+  auto norm = torch::nn::BatchNorm1d(6);
+  auto write = quiet([=](Tensor t) mutable { return norm(t).sin(); });
+  auto draw = quiet([](Tensor t) { return torch::dropout(t, 0.3, true).exp(); });
+  auto draw_around_write =
+      quiet([=](Tensor t) mutable { return write(torch::dropout(t, 0.3, true)); });
+  auto write_around_draw = quiet([=](Tensor t) mutable { return draw(norm(t)).cos(); });
+  on_threads(2, [&](int i) {
+    auto first = draw_around_write;
+    auto second = write_around_draw;
+    for (int step = 0; step < 200; ++step) {
+      const auto x = torch::randn({4, 6}).requires_grad_();
+      const auto y = i == 0 ? second(first(x)) : first(second(x));
+      y.sum().backward();
+      EXPECT_TRUE(x.grad().defined());
+    }
+  });
+}
+
 }  // namespace

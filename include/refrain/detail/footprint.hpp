@@ -2,11 +2,13 @@
 #pragma once
 
 #include <refrain/detail/input_entries.hpp>
+#include <refrain/detail/layout.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/operator_traits.hpp>
 #include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/pointer_map.hpp>
 #include <refrain/detail/tensor_facts.hpp>
+#include <refrain/detail/written_shapes.hpp>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
@@ -146,7 +148,7 @@ class Footprint final : public OpObserver {
   void before(const OperatorHandle& op, const OperatorStack& stack) override {
     const OperatorTraits& traits = OperatorTraits::of(op);
     running_ = &traits;
-    written_now_.clear();
+    shapes_.clear();
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
@@ -162,7 +164,7 @@ class Footprint final : public OpObserver {
   }
 
   void after(const OperatorStack& stack) override {
-    if (!written_now_.empty()) refuse_changed_shapes();
+    shapes_.refuse_changes(region_);
     const std::size_t count = running_->returns;
     const c10::IValue* const returns = stack.data() + (stack.size() - count);
     ++work_.operators;
@@ -215,10 +217,23 @@ class Footprint final : public OpObserver {
     for (Footprint* region = this; region != nullptr && born < region->start_;
          region = region->parent_) {
       if (region->captured_.find(impl) != PointerMap::kAbsent) break;
-      region->captured_.set(impl, kRead);
-      region->outside_storages_.push_back(storage_of(tensor));
-      region->reads_.push_back({VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()),
-                                storage_of(tensor), &op.schema(), argument});
+      region->note_captured(tensor, op, argument);
+    }
+  }
+
+  void note_captured(const at::Tensor& tensor, const OperatorHandle& op, std::size_t argument) {
+    const void* const storage = storage_of(tensor);
+    captured_.set(tensor.unsafeGetTensorImpl(), kRead);
+    outside_storages_.push_back(storage);
+    reads_.push_back({VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage,
+                      &op.schema(), argument});
+    // Other views of this memory were written before, and their entries are not all of this one.
+    if (tracked_writes_ == TrackedWrites::Refuse && contains(written_storages_, storage) &&
+        inputs_.changed_in(storage) == nullptr) {
+      const at::NoGradGuard no_grad;
+      const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
+      captured_.set(tensor.unsafeGetTensorImpl(), kWritten);
+      keep_entry_of(tensor, storage);
     }
   }
 
@@ -236,31 +251,15 @@ class Footprint final : public OpObserver {
       if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
         note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()));
-        note_shape(tensor);
+        if (tracked_writes_ == TrackedWrites::Refuse && is_captured(tensor)) shapes_.note(tensor);
       });
     }
   }
 
-  /// Of a captured tensor that the operator writes. An empty one may grow: it holds nothing.
-  void note_shape(const at::Tensor& tensor) {
+  [[nodiscard]] bool is_captured(const at::Tensor& tensor) const {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    if (tracked_writes_ == TrackedWrites::LetPass || tensor.layout() != at::kStrided) return;
-    if (tensor.is_nested() || tensor.numel() == 0 || inputs_.contains(impl)) return;
-    if (births_->born.find(impl) >= start_ || births_->born.find(storage_of(tensor)) >= start_)
-      return;
-    written_now_.push_back(
-        {tensor, tensor.sizes().vec(), tensor.strides().vec(), storage_of(tensor)});
-  }
-
-  /// Contents can be put back for a replay; where a tensor's memory lies cannot.
-  void refuse_changed_shapes() {
-    const std::vector<WrittenNow> written = std::exchange(written_now_, {});
-    for (const WrittenNow& now : written) {
-      if (now.tensor.sizes() != now.sizes || now.tensor.strides() != now.strides ||
-          storage_of(now.tensor) != now.storage) {
-        refuse_write(region_, now.tensor, "changes the shape or memory of a captured tensor");
-      }
-    }
+    return births_->born.find(impl) < start_ && births_->born.find(storage_of(tensor)) < start_ &&
+           !inputs_.contains(impl);
   }
 
   void note_write(const at::Tensor& tensor, bool tracked) {
@@ -335,14 +334,6 @@ class Footprint final : public OpObserver {
     writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});
   }
 
-  /// All memory between an expanded tensor's first and last element, each once: it can be written.
-  static at::Tensor span_of(const at::Tensor& tensor) {
-    std::int64_t extent = 1;
-    for (std::int64_t d = 0; d < tensor.dim(); ++d)
-      extent += (tensor.size(d) - 1) * tensor.stride(d);
-    return tensor.as_strided({extent}, {1});
-  }
-
   std::optional<WeakTensor> lender_of(const at::Tensor& tensor, const void* storage) const {
     if (!tensor.has_storage() || tensor.storage().data_ptr().get_context() != nullptr)
       return std::nullopt;
@@ -351,14 +342,6 @@ class Footprint final : public OpObserver {
     }
     return std::nullopt;
   }
-
-  /// What a captured tensor looked like before the operator that runs now.
-  struct WrittenNow {
-    at::Tensor tensor;
-    std::vector<std::int64_t> sizes;
-    std::vector<std::int64_t> strides;
-    const void* storage;
-  };
 
   static constexpr std::size_t kUsualReads = 16;
   // Of a tensor from outside:
@@ -376,7 +359,7 @@ class Footprint final : public OpObserver {
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
   PointerMap captured_;
   Work work_;
-  std::vector<WrittenNow> written_now_;
+  WrittenShapes shapes_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
   std::vector<const void*> outside_storages_;

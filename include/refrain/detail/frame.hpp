@@ -3,6 +3,7 @@
 
 #include <refrain/detail/body.hpp>
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/outside_graph.hpp>
 #include <refrain/detail/outside_state.hpp>
 #include <refrain/detail/region_inputs.hpp>
 #include <refrain/detail/saved_hooks.hpp>
@@ -94,7 +95,11 @@ class Frame {
     const Turn turn(Turn::At::Buffers, storages_of(writes_));
     const OutsideStateScope outside(writes_);
     {
+      OutsideGraphScope outside_graph;
+      for (const at::Tensor& input : inputs) outside_graph.guard(input);
+      for_each_read([&](const at::Tensor& tensor) { outside_graph.guard(tensor); });
       const ReplayMark replaying;
+      const HooksEnabledScope hooks_enabled;
       const Surroundings::Scope surroundings(surroundings_);
       const HookScope hooked(hooks);
       body_->run(inputs, outputs);
@@ -122,6 +127,17 @@ class Frame {
       if (read.was_replaced()) fail_replaced(read);
     }
   }
+
+  /// The tensors from outside that the first run read, those that still exist.
+  template <class Visit>
+  void for_each_read(const Visit& visit) const {
+    for (const OutsideRead& read : reads_) {
+      if (const auto alive = read.tensor.lock()) visit(at::Tensor(alive));
+    }
+  }
+
+  /// Of the buffers that the first run wrote.
+  [[nodiscard]] std::vector<const void*> written_storages() const { return storages_of(writes_); }
 
   /// Whether the body did more than what it saved until now tells: it may call for a replay itself,
   /// by taking gradients of what it has made so far, or may have ended in an exception.

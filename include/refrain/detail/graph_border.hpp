@@ -50,7 +50,16 @@ class GraphBorder {
 
   [[nodiscard]] bool inside(const torch::autograd::Edge& edge) const {
     return edge.is_valid() && edge.function->thread_id() == thread_ &&
-           edge.function->sequence_nr() >= first_ && edge.function->sequence_nr() != kAccumulates;
+           edge.function->sequence_nr() >= first_ && edge.function->sequence_nr() != kAccumulates &&
+           std::find(outside_.begin(), outside_.end(), edge.function.get()) == outside_.end();
+  }
+
+  /// Call after the run for each tensor from outside. A view whose base was changed gets a new node
+  /// when it is next used, be it inside.
+  void leave_outside(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto& node = tensor.grad_fn();
+    if (node != nullptr && inside({node, 0})) outside_.push_back(node.get());
   }
 
   /// One edge that leads out of the inside.
@@ -100,6 +109,7 @@ class GraphBorder {
 
   std::uint64_t first_;
   std::uint64_t thread_;
+  std::vector<const torch::autograd::Node*> outside_;
 };
 
 /// Cuts a private graph off at its border while it lives: each crossing leads to a node of its own,

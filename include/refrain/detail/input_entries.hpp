@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/layout.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/error.hpp>
 
@@ -58,7 +59,7 @@ class InputEntries {
       if (kept == nullptr) {
         kept = &inputs_[i];
         entry = &entries_[i];
-        if (!entry->defined()) entries_[i] = kept->detach().clone();
+        if (!entry->defined()) entries_[i] = clone_as_laid_out(kept->detach());
       } else if (inputs_[i].is_same(*kept)) {
         entries_[i] = *entry;
       } else {

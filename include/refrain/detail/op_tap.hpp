@@ -7,6 +7,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -49,6 +51,11 @@ class OpTap {
     return registered;
   }
 
+  /// How many operators the process has lost so far: their libraries were unloaded or destroyed.
+  [[nodiscard]] static std::uint64_t operators_removed() {
+    return removed_.load(std::memory_order_relaxed);
+  }
+
   /// Throws `StopReplay` from the next operator called, once the one that runs now is over. Sets
   /// `fired` as it does.
   static void stop_at_next_op(bool& fired) {
@@ -85,6 +92,7 @@ class OpTap {
         registered_key_ = key;
         library->fallback(torch::CppFunction::makeFromBoxedFunction<&OpTap::on_op>());
         registered_ = library.release();
+        count_removed_operators();
         return key;
       } catch (const c10::Error&) {
         continue;
@@ -95,6 +103,15 @@ class OpTap {
         "leaves for this.\n"
         "  likely cause: more than two copies of Refrain in one process; link them to one shared "
         "library.");
+  }
+
+  static void count_removed_operators() {
+    struct Counter final : c10::OpRegistrationListener {
+      void onOperatorRegistered(const OperatorHandle&) override {}
+      void onOperatorDeregistered(const OperatorHandle&) override { ++removed_; }
+    };
+    listener_ = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Counter>()));
   }
 
   static void on_op(const OperatorHandle& op, c10::DispatchKeySet keys, OperatorStack* stack) {
@@ -117,6 +134,8 @@ class OpTap {
   static inline c10::DispatchKey registered_key_ = c10::DispatchKey::Undefined;
   // Never destroyed: other threads may dispatch through it until the process ends.
   static inline torch::Library* registered_ = nullptr;
+  static inline c10::RegistrationHandleRAII* listener_ = nullptr;
+  static inline std::atomic<std::uint64_t> removed_ = 0;
   static inline constinit thread_local OpObserver* observer_ = nullptr;
   static inline constinit thread_local bool* stop_ = nullptr;
 };

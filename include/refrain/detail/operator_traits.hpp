@@ -7,6 +7,7 @@
 #include <ATen/core/function_schema.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string_view>
 
@@ -50,6 +51,11 @@ struct OperatorTraits {
   [[nodiscard]] static const OperatorTraits& of(const OperatorHandle& op) {
     thread_local PointerMap known;
     thread_local std::deque<OperatorTraits> traits;
+    thread_local std::uint64_t as_of = 0;
+    if (const std::uint64_t now = OpTap::operators_removed(); now != as_of) {
+      known = {};  // another operator may have the address of one that is gone
+      as_of = now;
+    }
     const c10::FunctionSchema& schema = op.schema();
     const std::int64_t index = known.find(&schema);
     if (index != PointerMap::kAbsent) return traits[static_cast<std::size_t>(index)];

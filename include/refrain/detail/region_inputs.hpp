@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/layout.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -89,7 +90,7 @@ class RegionInputs {
     // A copy of the copy, since the replay changes it too; not a leaf, since leaves may not be
     // changed in place.
     const at::AutoGradMode with_grad(true);
-    return input.direct.detach().requires_grad_(input.requires_grad).clone();
+    return clone_as_laid_out(input.direct.detach().requires_grad_(input.requires_grad));
   }
 
   std::vector<Input> inputs_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/outside_graph.hpp>
+
 #include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -8,6 +10,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +38,8 @@ class HookMaker {
 
 inline constinit thread_local HookMaker* current_hook_maker = nullptr;
 
-/// Delegates to the engine that was there before, but for saved-tensor hooks.
+/// Delegates to the engine that was there before, but for saved-tensor hooks and for gradients that
+/// a replay would add a second time.
 ///
 /// It must delegate: the device threads belong to whichever engine ran the first backward, and an
 /// embedding Python keeps its own hooks in its own engine.
@@ -57,7 +62,12 @@ class EngineProxy final : public torch::autograd::Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
-    return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    const OutsideGraphScope* const replay = OutsideGraphScope::innermost();
+    if (replay == nullptr || !accumulate_grad)
+      return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    const auto inside = replay->leaves_inside(roots, outputs);
+    if (inside.empty()) return {};
+    return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, inside);
   }
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
@@ -95,12 +105,17 @@ class EngineProxy final : public torch::autograd::Engine {
   }
 
   void chain() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Engine& current = Engine::get_default_engine();
-    if (&current == this) return;
-    if (previous_.load() != nullptr && leads_here(current)) return leads_here_.store(&current);
-    previous_.store(&current);
-    torch::autograd::set_default_engine_stub([]() -> Engine& { return instance(); });
+    while (true) {
+      Engine& current = Engine::get_default_engine();
+      if (&current == this) return;
+      // Not under the lock: Python's engine waits for the interpreter's own here.
+      const bool comes_back = previous_.load() != nullptr && leads_here(current);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (&Engine::get_default_engine() != &current) continue;
+      if (comes_back) return leads_here_.store(&current);
+      previous_.store(&current);
+      return torch::autograd::set_default_engine_stub([]() -> Engine& { return instance(); });
+    }
   }
 
   /// Whether an engine that took our place hands on to us: another copy of this proxy does,
@@ -134,5 +149,21 @@ class HookScope {
 /// False while somebody switched saved-tensor hooks off on this thread: nothing can be forgotten
 /// then.
 inline bool hooks_enabled() { return at::SavedTensorDefaultHooks::is_enabled(); }
+
+/// Switches them on for a replay, whose first run had them on.
+class HooksEnabledScope {
+ public:
+  HooksEnabledScope() : reason_(at::SavedTensorDefaultHooks::get_disabled_error_message()) {
+    if (reason_) at::SavedTensorDefaultHooks::enable();
+  }
+  ~HooksEnabledScope() {
+    if (reason_) at::SavedTensorDefaultHooks::disable(*reason_, /*fail_if_non_empty=*/false);
+  }
+  HooksEnabledScope(const HooksEnabledScope&) = delete;
+  HooksEnabledScope& operator=(const HooksEnabledScope&) = delete;
+
+ private:
+  std::optional<std::string> reason_;  ///< Why somebody had switched them off.
+};
 
 }  // namespace refrain::detail

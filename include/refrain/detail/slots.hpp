@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/other_path.hpp>
 #include <refrain/detail/tensor_facts.hpp>
-#include <refrain/error.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
@@ -75,12 +75,9 @@ class SlotComparison {
                           saved_, saved_ == 1 ? "" : "s", expected_)
             : fmt::format("replay of `{}` saved other tensors than the first run ({} in both).",
                           region, saved_);
-    throw DivergenceError(
+    fail_other_path(
         counts, where(),
-        thrown.empty() ? std::string() : fmt::format("then the replay threw: {}", thrown),
-        "likely cause: forward read state that changed in between (a counter, a cache, "
-        "is_training()).",
-        "see docs/reading_a_divergence.md");
+        thrown.empty() ? std::string() : fmt::format("then the replay threw: {}", thrown));
   }
 
  private:

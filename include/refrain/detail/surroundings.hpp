@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/NamedTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -81,7 +82,8 @@ class AutocastCacheOff {
   bool before_;
 };
 
-/// The accelerator devices in use: code may move its tensors to any of them, and draw there.
+/// All devices of the accelerator, as soon as one is in use: code may move its tensors to any of
+/// them, and draw there.
 [[nodiscard]] inline std::vector<at::Device> accelerators_in_play() {
   std::vector<at::Device> devices;
   const auto accelerator = at::getAccelerator();
@@ -89,9 +91,12 @@ class AutocastCacheOff {
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
   // 0 for a CUDA LibTorch where there is no GPU.
   const c10::DeviceIndex count = hooks.deviceCount();
+  bool in_use = false;
   for (c10::DeviceIndex i = 0; i < count; ++i) {
-    if (hooks.hasPrimaryContext(i)) devices.emplace_back(*accelerator, i);
+    devices.emplace_back(*accelerator, i);
+    in_use = in_use || hooks.hasPrimaryContext(i);
   }
+  if (!in_use) devices.clear();
   return devices;
 }
 
@@ -131,13 +136,15 @@ class EntryRandomState {
   States states_;
 };
 
-/// What a run depends on besides its arguments: random generators, autocast, grad mode.
+/// What a run depends on besides its arguments: random generators, autocast, grad mode, whether
+/// tensors' names count.
 ///
 /// Captured before the first run and put back around the replay; what the caller of backward had
 /// comes back after it, also on exceptions.
 class Surroundings {
  public:
-  Surroundings() : autocast_(AutocastState::capture()) {}
+  Surroundings()
+      : autocast_(AutocastState::capture()), tensor_names_(at::NamesMode::is_enabled()) {}
 
   /// The generators to put back for a replay.
   void set_random(std::vector<RandomState> states) { random_ = std::move(states); }
@@ -149,10 +156,12 @@ class Surroundings {
         : inference_mode_(false),
           grad_mode_(true),
           autocast_before_(AutocastState::capture()),
+          tensor_names_before_(at::NamesMode::is_enabled()),
           turn_(Turn::At::Generators, generators_of(then.random_)) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
+      at::NamesMode::set_enabled(then.tensor_names_);  // the engine switches them off
       switches_autocast_ = then.autocast_.any_enabled() || autocast_before_.any_enabled();
       if (!switches_autocast_) return;
       // The cache may hold casts of parameters as they were at another time.
@@ -165,6 +174,7 @@ class Surroundings {
         if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
         autocast_before_.apply();
       }
+      at::NamesMode::set_enabled(tensor_names_before_);
       for (RandomState& state : before_) state.restore();
     }
 
@@ -182,6 +192,7 @@ class Surroundings {
     c10::InferenceMode inference_mode_;
     at::AutoGradMode grad_mode_;
     AutocastState autocast_before_;
+    bool tensor_names_before_;
     bool switches_autocast_ = false;
     Turn turn_;
     std::vector<RandomState> before_;
@@ -189,6 +200,7 @@ class Surroundings {
 
  private:
   AutocastState autocast_;
+  bool tensor_names_;
   std::vector<RandomState> random_;
 };
 

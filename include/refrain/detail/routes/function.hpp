@@ -3,12 +3,15 @@
 
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/graph_border.hpp>
+#include <refrain/detail/layout.hpp>
+#include <refrain/detail/other_path.hpp>
 #include <refrain/visit_tensors.hpp>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -43,7 +46,7 @@ class FunctionFrame final : public Frame {
     Footprint footprint(name(), inputs);
     // A cast made before the region would be a part of its graph that no replay has.
     const AutocastCacheOff own_casts;
-    const GraphBorder border;
+    GraphBorder border;
     if constexpr (std::is_void_v<decltype(call())>) {
       refuse("gives no result to put a gradient into",
              "return what it makes, or use Route::Hooks.");
@@ -55,6 +58,8 @@ class FunctionFrame final : public Frame {
                "teach the type with visit_tensors, or use Route::Hooks.");
       }
       refuse_changed_inputs(inputs, footprint);
+      for (const at::Tensor& input : inputs) border.leave_outside(input);
+      for_each_read([&](const at::Tensor& tensor) { border.leave_outside(tensor); });
       put_node_under(self, result, border, footprint);
       return result;
     }
@@ -93,6 +98,45 @@ class FunctionFrame final : public Frame {
 
    private:
     std::shared_ptr<FunctionFrame> frame_;
+  };
+
+  /// Keeps copies of what the replay's graph saves of buffers. They are put back after it, and a
+  /// graph made with `create_graph` lives on.
+  class BufferCopies final : public HookMaker {
+   public:
+    explicit BufferCopies(std::vector<const void*> buffers) : buffers_(std::move(buffers)) {}
+    [[nodiscard]] bool any() const { return !buffers_.empty(); }
+    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
+      return std::make_unique<Hook>(buffers_);
+    }
+
+   private:
+    class Hook final : public torch::autograd::SavedVariableHooks {
+     public:
+      explicit Hook(const std::vector<const void*>& buffers) : buffers_(&buffers) {}
+      void call_pack_hook(const at::Tensor& tensor) override {
+        const bool copy =
+            std::find(buffers_->begin(), buffers_->end(), storage_of(tensor)) != buffers_->end();
+        saved_ = copy ? clone_as_laid_out(tensor) : tensor;
+        version_ = VersionMark(saved_);
+      }
+      at::Tensor call_unpack_hook() override {
+        if (version_.moved()) {
+          throw Error(fmt::format("a tensor that a replay saved for backward, {}, was changed in "
+                                  "place: version {} then, {} now.",
+                                  to_string(TensorFacts(saved_)), version_.then(), version_.now()),
+                      "call backward first, or write to a clone.");
+        }
+        return saved_;
+      }
+
+     private:
+      const std::vector<const void*>* buffers_;  // while it packs
+      at::Tensor saved_;
+      VersionMark version_;
+    };
+
+    std::vector<const void*> buffers_;
   };
 
   /// Replaces the result's differentiable tensors by ones whose history is the node alone; their
@@ -142,8 +186,10 @@ class FunctionFrame final : public Frame {
     std::vector<at::Tensor> results;
     variable_list answers;
     try {
+      BufferCopies copies(written_storages());
+      const bool graph_lives_on = at::GradMode::is_enabled();
       // What the replay's own graph saved of a buffer is only there until the buffer is put back.
-      replay(nullptr, &results,
+      replay(graph_lives_on && copies.any() ? &copies : nullptr, &results,
              [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
     } catch (const std::exception&) {
       throw;
@@ -213,14 +259,10 @@ class FunctionFrame final : public Frame {
   }
 
   [[noreturn]] void fail_output(std::size_t i, const at::Tensor& result) const {
-    throw DivergenceError(
-        fmt::format("replay of `{}` gave another result than the first run.", name()),
-        fmt::format("first difference at result {}: expected {}, got {}", outputs_[i].place,
-                    to_string(outputs_[i].facts),
-                    result.defined() ? to_string(TensorFacts(result)) : "nothing"),
-        "likely cause: forward read state that changed in between (a counter, a cache, "
-        "is_training()).",
-        "see docs/reading_a_divergence.md");
+    fail_other_path(fmt::format("replay of `{}` gave another result than the first run.", name()),
+                    fmt::format("first difference at result {}: expected {}, got {}",
+                                outputs_[i].place, to_string(outputs_[i].facts),
+                                result.defined() ? to_string(TensorFacts(result)) : "nothing"));
   }
 
   void compare(const edge_list& now, const edge_list& then) const {
@@ -232,12 +274,10 @@ class FunctionFrame final : public Frame {
   }
 
   [[noreturn]] void fail_targets(std::size_t now) const {
-    throw DivergenceError(fmt::format("replay of `{}` depends on {} tensors that need gradients, "
-                                      "the first run on {}, or on others.",
-                                      name(), now, targets_.size() + inner_leaves_),
-                          "likely cause: forward read state that changed in between (a counter, a "
-                          "cache, is_training()).",
-                          "see docs/reading_a_divergence.md");
+    fail_other_path(fmt::format(
+        "replay of `{}` depends on {} tensors that need gradients, the first run on {}, or on "
+        "others.",
+        name(), now, targets_.size() + inner_leaves_));
   }
 
   void refuse_changed_inputs(const std::vector<at::Tensor>& inputs, Footprint& footprint) const {

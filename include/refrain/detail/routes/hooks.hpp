@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/frame.hpp>
+#include <refrain/detail/rebuilder.hpp>
 #include <refrain/detail/short_what.hpp>
 #include <refrain/detail/slots.hpp>
 #include <refrain/detail/stop_rule.hpp>
@@ -38,17 +39,18 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   using Frame::Frame;
 
   /// The first run. While `watch.enabled()` it remembers what it saves, and keeps it if
-  /// `watch.must_stay_plain()` after.
+  /// `watch.must_stay_plain()` after. A body that cannot be left remembers too until it ends: a
+  /// replay for a gradient that the body itself asks for would have to leave it.
   template <class Watch, class Call>
   auto run(const std::vector<at::Tensor>& inputs, const Watch& watch, const Call& call) {
     EngineProxy::install();
     OpTap::stop_if_asked();
     Footprint footprint(name(), inputs);
-    const Remember remember = watch.enabled() ? Remember::Yes : Remember::No;
+    const Remember remember = watch.enabled() || never_stops_ ? Remember::Yes : Remember::No;
     Recorder recorder(*this, footprint, remember);
     const auto end = [&] {
       if (remember == Remember::No) return;
-      stays_plain_ = watch.must_stay_plain();
+      stays_plain_ = watch.enabled() && watch.must_stay_plain();
       drop_rebuilt();
     };
     if constexpr (std::is_void_v<decltype(call())>) {
@@ -108,82 +110,16 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     Remember remember_;
   };
 
-  /// Sees what the replay saves, fills the slots, and ends the replay after the last.
-  class Rebuilder final : public HookMaker {
-   public:
-    explicit Rebuilder(HooksFrame& frame)
-        : frame_(frame), comparison_(frame.slots_, frame.options().check() != Check::None) {
-      values_->reserve(comparison_.expected());
-    }
-
-    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
-      return std::make_unique<Hook>(*this);
-    }
-
-    ~Rebuilder() { values_->clear(); }
-    Rebuilder(const Rebuilder&) = delete;
-    Rebuilder& operator=(const Rebuilder&) = delete;
-
-    [[nodiscard]] bool stopped() const { return stopped_; }
-    [[nodiscard]] const SlotComparison& comparison() const { return comparison_; }
-
-    /// Keeps what the slots hold, without the graph that it came from and that holds it.
-    void let_graph_go() {
-      values_->clear();
-      for (Slot& slot : frame_.slots_) slot.leave_graph();
-    }
-
-   private:
-    /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may
-    /// also keep a result, and with it that graph: the values go when the replay is over all the
-    /// same.
-    class Hook final : public torch::autograd::SavedVariableHooks {
-     public:
-      explicit Hook(Rebuilder& rebuilder) : rebuilder_(&rebuilder), values_(rebuilder.values_) {}
-      void call_pack_hook(const at::Tensor& tensor) override {
-        index_ = values_->size();
-        values_->push_back(tensor);
-        rebuilder_->saved(tensor);
-      }
-      at::Tensor call_unpack_hook() override {
-        if (index_ < values_->size()) return (*values_)[index_];
-        throw Error(
-            "a backward pass runs through a tensor that a replay made, after that replay.",
-            "likely cause: a region keeps one of its results in a member, and it is used later.",
-            "use the first run's result, or return it from the region.");
-      }
-
-     private:
-      Rebuilder* rebuilder_;  // while it packs
-      std::shared_ptr<std::vector<at::Tensor>> values_;
-      std::size_t index_ = 0;
-    };
-
-    void saved(const at::Tensor& tensor) {
-      if (stopped_) return;  // operators called while the body is being left
-      const std::size_t index = comparison_.next(tensor);
-      if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
-      Slot& slot = frame_.slots_[index];
-      if (slot.wanted && !slot.rebuilt.defined()) slot.fill(tensor);
-      const bool last = index + 1 == comparison_.expected();
-      if (!last || !frame_.stops_early()) return;
-      if (!frame_.stop_rule_.at_once()) return OpTap::stop_at_next_op(stopped_);
-      stopped_ = true;
-      throw StopReplay();
-    }
-
-    HooksFrame& frame_;
-    SlotComparison comparison_;
-    std::shared_ptr<std::vector<at::Tensor>> values_ = std::make_shared<std::vector<at::Tensor>>();
-    bool stopped_ = false;
-  };
-
   /// While the first run goes on its last tensor is not known to be the last: a replay must end
   /// there.
-  [[nodiscard]] bool stops_early() const {
-    if (never_stops_) return false;
-    if (first_run_is_incomplete() || options().early_stop() == EarlyStop::On) return true;
-    return options().early_stop() == EarlyStop::Auto && stop_rule_.pays();
+  [[nodiscard]] Rebuilder::Stop stop() const {
+    using Stop = Rebuilder::Stop;
+    if (never_stops_) return Stop::Never;
+    const EarlyStop asked = options().early_stop();
+    const bool early = first_run_is_incomplete() || asked == EarlyStop::On ||
+                       (asked == EarlyStop::Auto && stop_rule_.pays());
+    if (!early) return Stop::Never;
+    return stop_rule_.at_once() ? Stop::AtOnce : Stop::AtNextOperator;
   }
 
   std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
@@ -220,7 +156,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   void replay_slots(std::size_t asked_for) {
     const ReplayingHere replaying(*this);
     order_.clear();
-    Rebuilder rebuilder(*this);
+    Rebuilder rebuilder(slots_, stop(), options().check() != Check::None);
     std::string thrown;
     try {
       replay(&rebuilder, nullptr);
@@ -292,10 +228,25 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     const int task = torch::autograd::get_current_graph_task_id();
     if (task == -1 || task == task_) return;
     task_ = task;
-    torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this()] {
-      if (const auto alive = frame.lock()) alive->drop_rebuilt();
-    });
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [end = std::make_shared<EndOfBackward>(weak_from_this())] { end->arrives(); });
   }
+
+  /// Arrives when the pass is over, or else, if it fails, is destroyed with it.
+  class EndOfBackward {
+   public:
+    explicit EndOfBackward(std::weak_ptr<HooksFrame> frame) : frame_(std::move(frame)) {}
+    ~EndOfBackward() { arrives(); }
+    EndOfBackward(const EndOfBackward&) = delete;
+    EndOfBackward& operator=(const EndOfBackward&) = delete;
+
+    void arrives() {
+      if (const auto alive = std::exchange(frame_, {}).lock()) alive->drop_rebuilt();
+    }
+
+   private:
+    std::weak_ptr<HooksFrame> frame_;
+  };
 
   class ReplayingHere {
    public:
