@@ -14,6 +14,7 @@
 #include <refrain/replay.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <fmt/format.h>
 
@@ -93,7 +94,7 @@ class Frame {
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
     const Turn turn(Turn::At::Buffers, storages_of(writes_));
-    const OutsideStateScope outside(writes_);
+    const OutsideStateScope outside(writes_, /*graph_lives_on=*/at::GradMode::is_enabled());
     {
       OutsideGraphScope outside_graph;
       for (const at::Tensor& input : inputs) outside_graph.guard(input);
@@ -135,9 +136,6 @@ class Frame {
       if (const auto alive = read.tensor.lock()) visit(at::Tensor(alive));
     }
   }
-
-  /// Of the buffers that the first run wrote.
-  [[nodiscard]] std::vector<const void*> written_storages() const { return storages_of(writes_); }
 
   /// Whether the body did more than what it saved until now tells: it may call for a replay itself,
   /// by taking gradients of what it has made so far, or may have ended in an exception.

@@ -22,7 +22,9 @@ namespace refrain::detail {
 /// buffer that the region writes.
 class OutsideStateScope {
  public:
-  explicit OutsideStateScope(std::vector<OutsideWrite>& writes) {
+  /// `graph_lives_on`: what is saved from these buffers may be asked for after the replay, and must
+  /// be known for another state of them than any that is to come.
+  OutsideStateScope(std::vector<OutsideWrite>& writes, bool graph_lives_on) {
     now_.reserve(writes.size());
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
@@ -30,6 +32,9 @@ class OutsideStateScope {
       now_.push_back({write.live, write.live.clone(), VersionMark(write.live)});
     }
     try {
+      if (graph_lives_on) {
+        for (Now& now : now_) now.version.leap();
+      }
       // Newest first: a later entry may lie over an earlier one.
       for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
         if (write->memory_is_there()) copy_contents(write->live, write->entry);

@@ -45,8 +45,9 @@ class Rebuilder final : public HookMaker {
   }
 
  private:
-  /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may also
-  /// keep a result, and with it that graph: the values go when the replay is over all the same.
+  /// What the replay's own graph holds: the body may call `autograd::grad` itself. The body may
+  /// also keep a result, and with it that graph: the values go when the replay is over all the
+  /// same.
   class Hook final : public torch::autograd::SavedVariableHooks {
    public:
     explicit Hook(Rebuilder& rebuilder) : rebuilder_(&rebuilder), values_(rebuilder.values_) {}

@@ -103,12 +103,19 @@ class VersionMark {
     return counter_.enabled() ? counter_.current_version() : at_;
   }
 
+  /// Counts on from where nobody will get to: what is saved from now on looks changed after
+  /// `rewind`.
+  void leap() {
+    if (counter_.enabled()) counter_.set_version(at_ + kLeap);
+  }
+
   /// Takes back what was counted since: for contents that were put back as they were.
   void rewind() {
     if (counter_.enabled()) counter_.set_version(at_);
   }
 
  private:
+  static constexpr std::uint32_t kLeap = 1U << 24;
   c10::VariableVersion counter_{c10::VariableVersion::DISABLED};
   std::uint32_t at_ = 0;
 };

@@ -3,7 +3,6 @@
 
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/graph_border.hpp>
-#include <refrain/detail/layout.hpp>
 #include <refrain/detail/other_path.hpp>
 #include <refrain/visit_tensors.hpp>
 
@@ -11,7 +10,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -100,45 +98,6 @@ class FunctionFrame final : public Frame {
     std::shared_ptr<FunctionFrame> frame_;
   };
 
-  /// Keeps copies of what the replay's graph saves of buffers. They are put back after it, and a
-  /// graph made with `create_graph` lives on.
-  class BufferCopies final : public HookMaker {
-   public:
-    explicit BufferCopies(std::vector<const void*> buffers) : buffers_(std::move(buffers)) {}
-    [[nodiscard]] bool any() const { return !buffers_.empty(); }
-    std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
-      return std::make_unique<Hook>(buffers_);
-    }
-
-   private:
-    class Hook final : public torch::autograd::SavedVariableHooks {
-     public:
-      explicit Hook(const std::vector<const void*>& buffers) : buffers_(&buffers) {}
-      void call_pack_hook(const at::Tensor& tensor) override {
-        const bool copy =
-            std::find(buffers_->begin(), buffers_->end(), storage_of(tensor)) != buffers_->end();
-        saved_ = copy ? clone_as_laid_out(tensor) : tensor;
-        version_ = VersionMark(saved_);
-      }
-      at::Tensor call_unpack_hook() override {
-        if (version_.moved()) {
-          throw Error(fmt::format("a tensor that a replay saved for backward, {}, was changed in "
-                                  "place: version {} then, {} now.",
-                                  to_string(TensorFacts(saved_)), version_.then(), version_.now()),
-                      "call backward first, or write to a clone.");
-        }
-        return saved_;
-      }
-
-     private:
-      const std::vector<const void*>* buffers_;  // while it packs
-      at::Tensor saved_;
-      VersionMark version_;
-    };
-
-    std::vector<const void*> buffers_;
-  };
-
   /// Replaces the result's differentiable tensors by ones whose history is the node alone; their
   /// own graph goes.
   template <class Result>
@@ -186,10 +145,8 @@ class FunctionFrame final : public Frame {
     std::vector<at::Tensor> results;
     variable_list answers;
     try {
-      BufferCopies copies(written_storages());
-      const bool graph_lives_on = at::GradMode::is_enabled();
       // What the replay's own graph saved of a buffer is only there until the buffer is put back.
-      replay(graph_lives_on && copies.any() ? &copies : nullptr, &results,
+      replay(nullptr, &results,
              [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
     } catch (const std::exception&) {
       throw;
