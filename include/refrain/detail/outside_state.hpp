@@ -24,7 +24,7 @@ class OutsideStateScope {
  public:
   /// `graph_lives_on`: what is saved from these buffers may be asked for after the replay, and must
   /// be known for another state of them than any that is to come.
-  OutsideStateScope(std::vector<OutsideWrite>& writes, bool graph_lives_on) {
+  explicit OutsideStateScope(std::vector<OutsideWrite>& writes, bool graph_lives_on = false) {
     now_.reserve(writes.size());
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
