@@ -99,6 +99,29 @@ TEST_P(InPlace, AnExpandedTensorComesBackExpanded) {
   });
 }
 
+TEST_P(InPlace, ANestedRegionsResultIsChanged) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto inner = wrap([](Tensor t) { return t.sin().exp().cos(); });
+    auto outer = wrap([=](Tensor t) mutable { return inner(t.tanh()).mul_(2).sin().mul_(3); });
+    for (int i = 0; i < 20; ++i) step.backward(outer(step.leaf(torch::randn({4}))));
+  });
+}
+
+TEST_P(InPlace, AnIntermediateIsChangedAfterAGradientThroughIt) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto region = wrap([](Tensor t) {
+      const auto own = t.detach().requires_grad_();
+      const auto y = own.exp();  // saves its result
+      const auto slope = torch::autograd::grad({y.sum()}, {own})[0];
+      const torch::NoGradGuard no_grad;
+      y.mul_(3);
+      const torch::AutoGradMode grad(true);
+      return (t * y.detach()).sin() * slope;
+    });
+    for (int i = 0; i < 20; ++i) step.backward(region(step.leaf(torch::randn({4}))));
+  });
+}
+
 TEST(InPlaceHooks, AnInputWrittenInPlaceInsideIsSaidOrRight) {
   // The first run moves its own input on; a replay would start from the moved values.
   const auto x = torch::randn({4}).requires_grad_();

@@ -149,6 +149,7 @@ class Footprint final : public OpObserver {
     const OperatorTraits& traits = OperatorTraits::of(op);
     running_ = &traits;
     shapes_.clear();
+    read_now_.clear();
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
@@ -175,7 +176,7 @@ class Footprint final : public OpObserver {
         // An operator may hand back an argument as it is.
         if (captured_.find(impl) != PointerMap::kAbsent) return;
         births_->born.set(impl, births_->clock);
-        if (tensor.has_storage() && tensor.storage().use_count() == 1)
+        if (!contains(read_now_, storage_of(tensor)))
           births_->born.set(storage_of(tensor), births_->clock);
       });
     }
@@ -211,6 +212,7 @@ class Footprint final : public OpObserver {
   void note_read(const at::Tensor& tensor, const OperatorHandle& op, std::size_t argument) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     if (impl->is_wrapped_number()) return;  // a plain number in disguise
+    read_now_.push_back(storage_of(tensor));
     std::int64_t born = births_->born.find(impl);
     // Autograd makes a new tensor of what it saved, in the same memory, where no operator shows it.
     if (born < start_) born = std::max(born, births_->born.find(storage_of(tensor)));
@@ -357,6 +359,7 @@ class Footprint final : public OpObserver {
   Births* births_ = nullptr;
   std::int64_t start_ = 0;
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
+  std::vector<const void*> read_now_;        ///< The storages of its arguments.
   PointerMap captured_;
   Work work_;
   WrittenShapes shapes_;

@@ -57,7 +57,7 @@ class GraphBorder {
   /// Call after the run for each tensor from outside. A view whose base was changed gets a new node
   /// when it is next used, be it inside.
   void leave_outside(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
+    if (!tensor.defined() || !tensor.is_view()) return;
     const auto& node = tensor.grad_fn();
     if (node != nullptr && inside({node, 0})) outside_.push_back(node.get());
   }
