@@ -63,7 +63,7 @@ class CheckpointFunction {
     if (!detail::regions_are_on())
       return std::invoke(*function_, std::forward<Arguments>(arguments)...);
     return detail::call_region(settings_, detail::FunctionCallee<Function, Arguments...>(function_),
-                               detail::NothingToWatch{}, std::forward<Arguments>(arguments)...);
+                               /*watch=*/nullptr, std::forward<Arguments>(arguments)...);
   }
 
   template <class... Arguments>

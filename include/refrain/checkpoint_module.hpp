@@ -56,7 +56,7 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
       return this->inner()->forward(std::forward<Arguments>(arguments)...);
     const FirstCall first(
         called_, [this] { return count_tensors(*this->inner()); }, [this] { this->reflect(); });
-    return call_region(settings_, ForwardCallee<M>{this->inner()}, first,
+    return call_region(settings_, ForwardCallee<M>{this->inner()}, first.watch(),
                        std::forward<Arguments>(arguments)...);
   }
 

@@ -27,12 +27,15 @@ namespace refrain {
 /// Memory: the input of each replayed segment. Time: one more forward of the replayed segments per
 /// backward. Throws `OptionError` or `PlanError` when made if the policy cannot cut that many
 /// layers.
-class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::SequentialImpl>,
-                                 public detail::AnyRegion {
+///
+/// A template of one type, `CheckpointSequentialImpl`: who does not call it does not compile it.
+template <class Sequential>
+class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
+                                      public detail::AnyRegion {
  public:
-  CheckpointSequentialImpl(const torch::nn::Sequential& layers, policy::AnyPolicy policy,
-                           CheckpointOptions options)
-      : ModuleMirror(layers.ptr()),
+  BasicCheckpointSequentialImpl(const torch::nn::Sequential& layers, policy::AnyPolicy policy,
+                                CheckpointOptions options)
+      : detail::ModuleMirror<Sequential>(layers.ptr()),
         policy_(std::move(policy)),
         options_(std::move(options)),
         name_(options_.name().empty() ? "layers" : options_.name()) {
@@ -44,11 +47,11 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
   /// Any inputs for the first layer, any result of the last.
   template <class Result = torch::Tensor, class... Inputs>
   Result call(Inputs&&... inputs) {
-    if (cut_.stages() != static_cast<std::int64_t>(inner()->size())) recut();
+    if (cut_.stages() != static_cast<std::int64_t>(this->inner()->size())) recut();
     if (!enabled_ || !detail::regions_are_on())
-      return inner()->template forward<Result>(std::forward<Inputs>(inputs)...);
+      return this->inner()->template forward<Result>(std::forward<Inputs>(inputs)...);
     detail::StageValue value(std::forward<Inputs>(inputs)...);
-    value = Runner::run(Calls{inner(), regions_}, *regions_, std::move(value));
+    value = Runner::run(Calls{this->inner(), regions_}, *regions_, std::move(value));
     return value.template result<Result>();
   }
 
@@ -63,10 +66,8 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
     name_ = path;
     recut();
   }
-  [[nodiscard]] std::string wrapped_type() const override { return inner()->name(); }
-  [[nodiscard]] std::type_index wrapped_id() const override {
-    return typeid(torch::nn::SequentialImpl);
-  }
+  [[nodiscard]] std::string wrapped_type() const override { return this->inner()->name(); }
+  [[nodiscard]] std::type_index wrapped_id() const override { return typeid(Sequential); }
 
   void pretty_print(std::ostream& stream) const override {
     stream << "refrain::CheckpointSequential<" << policy_.describe() << ">";
@@ -74,8 +75,8 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
 
   [[nodiscard]] std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
-    auto copy = std::make_shared<CheckpointSequentialImpl>(
-        torch::nn::Sequential(clone_inner(device)), policy_, options_);
+    auto copy = std::make_shared<BasicCheckpointSequentialImpl>(
+        torch::nn::Sequential(this->clone_inner(device)), policy_, options_);
     copy->enabled_ = enabled_;
     copy->set_path(name_);
     return copy;
@@ -83,7 +84,7 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
 
  private:
   struct Calls {
-    std::shared_ptr<torch::nn::SequentialImpl> layers;
+    std::shared_ptr<Sequential> layers;
     std::shared_ptr<detail::SegmentRegions> regions;
 
     [[nodiscard]] detail::StageValue run(std::size_t i, detail::StageValue value) const {
@@ -103,20 +104,20 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
 
   void recut() {
     Chain chain;
-    for (const auto& child : inner()->named_children()) {
+    for (const auto& child : this->inner()->named_children()) {
       const torch::nn::Module& module = *child.value();
       chain.stages.push_back({child.key(), module.name(), typeid(module)});
     }
     cut_ = policy_.cut(chain);
     regions_ = detail::make_regions(cut_, name_, options_);
-    reflect();
+    this->reflect();
   }
 
   // LibTorch calls it on the children that a cloned parent has made anew.
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override {
-    const auto copy = std::dynamic_pointer_cast<CheckpointSequentialImpl>(other.clone(device));
+    const auto copy = std::dynamic_pointer_cast<BasicCheckpointSequentialImpl>(other.clone(device));
     if (copy == nullptr) detail::fail_clone(other.name(), "a CheckpointSequential");
-    become(*copy);
+    this->become(*copy);
     policy_ = copy->policy_;
     options_ = copy->options_;
     name_ = copy->name_;
@@ -131,6 +132,8 @@ class CheckpointSequentialImpl : public detail::ModuleMirror<torch::nn::Sequenti
   std::shared_ptr<detail::SegmentRegions> regions_;
   bool enabled_ = true;
 };
+
+using CheckpointSequentialImpl = BasicCheckpointSequentialImpl<torch::nn::SequentialImpl>;
 
 /// The holder of a `CheckpointSequentialImpl`.
 class CheckpointSequential : public torch::nn::ModuleHolder<CheckpointSequentialImpl> {

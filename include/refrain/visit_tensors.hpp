@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <array>
 #include <cstddef>
@@ -72,10 +73,10 @@ template <class T>
 inline constexpr bool kVisitable<std::optional<T>> = kVisitable<T>;
 
 /// Calls `on_tensor` for each tensor inside a value, by reference, in a fixed order.
-template <class OnTensor>
 class TensorVisitor {
  public:
-  explicit TensorVisitor(OnTensor& on_tensor) : on_tensor_(on_tensor) {}
+  using OnTensor = c10::function_ref<void(at::Tensor&)>;
+  explicit TensorVisitor(OnTensor on_tensor) : on_tensor_(on_tensor) {}
 
   template <class T>
   void operator()(T& value) {
@@ -96,7 +97,7 @@ class TensorVisitor {
   }
 
  private:
-  OnTensor& on_tensor_;
+  OnTensor on_tensor_;
 };
 
 /// Visits the tensors of `value`: tensors, and tuples, pairs, arrays, vectors, maps and optionals
@@ -106,9 +107,9 @@ class TensorVisitor {
 ///     struct Out { torch::Tensor a; std::vector<torch::Tensor> b; };
 ///     template <class Visitor> void visit_tensors(Out& out, Visitor&& visit) { visit(out.a);
 ///     visit(out.b); }
-template <class T, class OnTensor>
-void for_each_tensor_in(T& value, OnTensor&& on_tensor) {
-  TensorVisitor<std::remove_reference_t<OnTensor>> visitor(on_tensor);
+template <class T>
+void for_each_tensor_in(T& value, TensorVisitor::OnTensor on_tensor) {
+  TensorVisitor visitor(on_tensor);
   visitor(value);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/first_run.hpp>
+
 #include <torch/nn/module.h>
 
 #include <atomic>
@@ -20,7 +22,7 @@ namespace refrain::detail {
 /// `count()` gives how many there are, `grown()` is called if there are more afterwards. Later
 /// calls cost nothing.
 template <class Count, class Grown>
-class FirstCall {
+class FirstCall final : public RunWatch {
  public:
   FirstCall(std::atomic<bool>& called, Count count, Grown grown)
       : called_(called),
@@ -30,9 +32,10 @@ class FirstCall {
     if (first_) before_ = count_();
   }
 
-  [[nodiscard]] bool enabled() const { return first_; }
+  /// Null for later calls.
+  [[nodiscard]] const RunWatch* watch() const { return first_ ? this : nullptr; }
 
-  [[nodiscard]] bool must_stay_plain() const {
+  [[nodiscard]] bool must_stay_plain() const override {
     called_.store(true, std::memory_order_relaxed);
     if (count_() == before_) return false;
     grown_();

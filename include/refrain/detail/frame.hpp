@@ -15,12 +15,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/FunctionRef.h>
 
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -49,33 +49,24 @@ class Frame {
   [[nodiscard]] const CheckpointOptions& options() const { return settings_->options; }
 
   /// Runs `call` while watching what it touches.
-  template <class Call>
-  auto first_run(Footprint& footprint, HookMaker* hooks, const Call& call) {
+  void first_run(Footprint& footprint, HookMaker* hooks, c10::function_ref<void()> call) {
     const EntryRandomState random(options().rng() == Rng::Preserve, options().generators());
     running_ = &footprint;
     running_random_ = &random;
-    const auto watched_call = [&] {
-      const Footprint::Scope watched(&footprint);
-      for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
-      const HookScope hooked(hooks);
-      return call();
-    };
     try {
-      if constexpr (std::is_void_v<decltype(call())>) {
-        watched_call();
-        footprint.refuse_changed_arguments_held_elsewhere();
-        finish(footprint);
-      } else {
-        auto result = watched_call();
-        footprint.refuse_changed_arguments_held_elsewhere();
-        finish(footprint);
-        return result;
+      {
+        const Footprint::Scope watched(&footprint);
+        for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
+        const HookScope hooked(hooks);
+        call();
       }
+      footprint.refuse_changed_arguments_held_elsewhere();
     } catch (...) {
       finish(footprint);  // an input changed in place would otherwise hold its own graph
       first_run_threw_ = true;
       throw;
     }
+    finish(footprint);
   }
 
   /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves.
@@ -85,8 +76,7 @@ class Frame {
 
   /// The same, then calls `then` while buffers still hold what they did in the first run, but in
   /// the caller's own surroundings.
-  template <class Then>
-  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, const Then& then) {
+  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, c10::function_ref<void()> then) {
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
     if (running_ != nullptr) take_so_far(*running_);
@@ -130,8 +120,7 @@ class Frame {
   }
 
   /// The tensors from outside that the first run read, those that still exist.
-  template <class Visit>
-  void for_each_read(const Visit& visit) const {
+  void for_each_read(c10::function_ref<void(const at::Tensor&)> visit) const {
     for (const OutsideRead& read : reads_) {
       if (const auto alive = read.tensor.lock()) visit(at::Tensor(alive));
     }

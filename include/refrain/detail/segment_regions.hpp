@@ -97,7 +97,8 @@ class SegmentRunner {
     const FirstCall first(region.called, [&] { return chain.count_tensors(region.range); }, [] {});
     // The frame may outlive the chain's owner; the chain owns the regions too.
     Callee callee{chain, std::shared_ptr<SegmentRegion>(chain.owner(), &region)};
-    return call_region(region.settings, std::move(callee), first, std::move(value), extras...);
+    return call_region(region.settings, std::move(callee), first.watch(), std::move(value),
+                       extras...);
   }
 };
 

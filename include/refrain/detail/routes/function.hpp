@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/first_run.hpp>
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/graph_border.hpp>
 #include <refrain/detail/other_path.hpp>
-#include <refrain/visit_tensors.hpp>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -37,30 +36,27 @@ class FunctionFrame final : public Frame {
  public:
   using Frame::Frame;
 
-  template <class Watch, class Call>
-  auto run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs,
-           const Watch& watch, const Call& call) {
+  void run(const std::shared_ptr<FunctionFrame>& self, const std::vector<at::Tensor>& inputs,
+           const FirstRun& run) {
     OpTap::stop_if_asked();
+    if (run.result == FirstRun::Result::None) {
+      refuse("gives no result to put a gradient into",
+             "return what it makes, or use Route::Hooks.");
+    }
     Footprint footprint(name(), inputs);
     // A cast made before the region would be a part of its graph that no replay has.
     const AutocastCacheOff own_casts;
     GraphBorder border;
-    if constexpr (std::is_void_v<decltype(call())>) {
-      refuse("gives no result to put a gradient into",
-             "return what it makes, or use Route::Hooks.");
-    } else {
-      auto result = first_run(footprint, nullptr, call);
-      if (watch.enabled() && watch.must_stay_plain()) return result;  // with the graph that it has
-      if constexpr (!kVisitable<decltype(result)>) {
-        refuse("gives a result whose tensors it cannot find",
-               "teach the type with visit_tensors, or use Route::Hooks.");
-      }
-      refuse_changed_inputs(inputs, footprint);
-      for (const at::Tensor& input : inputs) border.leave_outside(input);
-      for_each_read([&](const at::Tensor& tensor) { border.leave_outside(tensor); });
-      put_node_under(self, result, border, footprint);
-      return result;
+    first_run(footprint, nullptr, run.call);
+    if (run.watch != nullptr && run.watch->must_stay_plain()) return;  // with the graph that it has
+    if (run.result == FirstRun::Result::Opaque) {
+      refuse("gives a result whose tensors it cannot find",
+             "teach the type with visit_tensors, or use Route::Hooks.");
     }
+    refuse_changed_inputs(inputs, footprint);
+    for (const at::Tensor& input : inputs) border.leave_outside(input);
+    for_each_read([&](const at::Tensor& tensor) { border.leave_outside(tensor); });
+    put_node_under(self, run, border, footprint);
   }
 
  private:
@@ -100,13 +96,12 @@ class FunctionFrame final : public Frame {
 
   /// Replaces the result's differentiable tensors by ones whose history is the node alone; their
   /// own graph goes.
-  template <class Result>
-  void put_node_under(const std::shared_ptr<FunctionFrame>& self, Result& result,
+  void put_node_under(const std::shared_ptr<FunctionFrame>& self, const FirstRun& run,
                       const GraphBorder& border, const Footprint& footprint) {
     std::vector<std::vector<at::Tensor*>> tensors;  // each with the places that hold it
     edge_list roots;
     std::size_t place = 0;
-    for_each_tensor_in(result, [&](at::Tensor& tensor) {
+    run.for_each_result([&](at::Tensor& tensor) {
       const std::size_t here = place++;
       if (!tensor.defined() || tensor.grad_fn() == nullptr) return;
       const auto known = std::find_if(tensors.begin(), tensors.end(), [&](const auto& places) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/first_run.hpp>
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/rebuilder.hpp>
 #include <refrain/detail/short_what.hpp>
@@ -38,35 +39,22 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
  public:
   using Frame::Frame;
 
-  /// The first run. While `watch.enabled()` it remembers what it saves, and keeps it if
-  /// `watch.must_stay_plain()` after. A body that cannot be left remembers too until it ends: a
-  /// replay for a gradient that the body itself asks for would have to leave it.
-  template <class Watch, class Call>
-  auto run(const std::vector<at::Tensor>& inputs, const Watch& watch, const Call& call) {
+  /// The first run. While it is watched it remembers what it saves, and keeps it if it must stay
+  /// plain. A body that cannot be left remembers too until it ends: a replay for a gradient that
+  /// the body itself asks for would have to leave it.
+  void run(const std::vector<at::Tensor>& inputs, const FirstRun& run) {
     EngineProxy::install();
     OpTap::stop_if_asked();
+    never_stops_ = run.is_noexcept;
+    const Remember remember = run.watch != nullptr || never_stops_ ? Remember::Yes : Remember::No;
     Footprint footprint(name(), inputs);
-    const Remember remember = watch.enabled() || never_stops_ ? Remember::Yes : Remember::No;
     Recorder recorder(*this, footprint, remember);
-    const auto end = [&] {
-      if (remember == Remember::No) return;
-      stays_plain_ = watch.enabled() && watch.must_stay_plain();
-      drop_rebuilt();
-    };
-    if constexpr (std::is_void_v<decltype(call())>) {
-      first_run(footprint, &recorder, call);
-      stop_rule_.run_ended(footprint);
-      end();
-    } else {
-      auto result = first_run(footprint, &recorder, call);
-      stop_rule_.run_ended(footprint);
-      end();
-      return result;
-    }
+    first_run(footprint, &recorder, run.call);
+    stop_rule_.run_ended(footprint);
+    if (remember == Remember::No) return;
+    stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
+    drop_rebuilt();
   }
-
-  /// For a body that an early stop, an exception, could not leave.
-  void run_replays_to_their_end() { never_stops_ = true; }
 
  private:
   enum class Remember { No, Yes };
@@ -272,7 +260,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
   bool stays_plain_ = false;
-  bool never_stops_ = false;
+  bool never_stops_ = false;  ///< An early stop, an exception, could not leave the body.
 };
 
 }  // namespace refrain::detail
