@@ -3,8 +3,13 @@
 #include "support/modules.hpp"
 #include "support/routes.hpp"
 #include "support/twin.hpp"
+#include <refrain/detail/random_state.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
+
+#include <array>
+#include <cstddef>
+#include <new>
 
 namespace {
 
@@ -108,6 +113,22 @@ TEST_P(RandomStream, StoppingEarlyStillLeavesTheStreamAsPlain) {
     const auto y = wrap([](Tensor t) { return t.exp() + torch::rand_like(t); })(x);
     step.backward(y);
   });
+}
+
+/// An engine of seed 7 that was made in memory full of `filling`: LibTorch's has padding.
+const at::mt19937& engine_made_in(std::byte filling) {
+  alignas(at::mt19937) static std::array<std::byte, sizeof(at::mt19937)> memory;
+  memory.fill(filling);
+  return *new (memory.data()) at::mt19937(7);
+}
+
+TEST(RandomState, TwoGeneratorsAtOnePlaceAreEqualWhereverTheyWereMade) {
+  auto one = at::detail::createCPUGenerator(1);
+  auto other = at::detail::createCPUGenerator(2);
+  EXPECT_FALSE(refrain::detail::RandomState(one).equals(refrain::detail::RandomState(other)));
+  at::check_generator<at::CPUGeneratorImpl>(one)->set_engine(engine_made_in(std::byte{0}));
+  at::check_generator<at::CPUGeneratorImpl>(other)->set_engine(engine_made_in(std::byte{255}));
+  EXPECT_TRUE(refrain::detail::RandomState(one).equals(refrain::detail::RandomState(other)));
 }
 
 }  // namespace
