@@ -4,6 +4,8 @@
 #include "support/routes.hpp"
 #include "support/twin.hpp"
 
+#include <memory>
+
 namespace {
 
 using torch::Tensor;
@@ -132,6 +134,106 @@ TEST(OnceHooks, AGradientThatANestedBodyAdds) {
     });
     auto outer = wrap([=](Tensor t) mutable { return inner(inner(t).tanh()).cos(); });
     step.backward(outer(step.leaf(torch::randn({3, 4}))));
+  });
+}
+
+TEST(OnceHooks, AGradientThatTheBodySendsThroughItsArgument) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    auto region = wrap([](Tensor t) {
+      (t * 2).sum().backward({}, /*retain_graph=*/true);  // reaches what the argument was made from
+      return t.sin().exp().tanh();
+    });
+    const auto x = step.leaf(torch::randn({4}));
+    step.backward(region(x * 3));
+  });
+}
+
+TEST(OnceHooks, AGradientThatTheBodySendsThroughACapturedResult) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto x = step.leaf(torch::randn({4}));
+    const auto scale = x * 3;
+    auto region = wrap([=](Tensor t) {
+      (scale * 2).sum().backward({}, /*retain_graph=*/true);
+      return (t * scale).sin().exp().tanh();
+    });
+    step.backward(region(step.leaf(torch::randn({4}))));
+  });
+}
+
+TEST(OnceHooks, AnIntermediateWhoseGradientTheBodyReads) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    auto probe = step.watch(torch::nn::Linear(4, 4));
+    auto region = wrap([=](Tensor t) mutable {
+      const auto kept = probe(t.detach());
+      const auto heard = kept.sin();
+      Tensor seen;
+      kept.retain_grad();
+      heard.register_hook([&](const Tensor& gradient) { seen = gradient; });
+      heard.exp().sum().backward();
+      return t.sin() * kept.grad() * seen;
+    });
+    step.backward(region(step.leaf(torch::randn({3, 4}))));
+  });
+}
+
+TEST_P(Once, AHookThatTheBodyTakesAway) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto x = step.leaf(torch::randn({4}));
+    x.register_hook(doubled);
+    const auto second = x.register_hook(doubled);
+    auto taken = std::make_shared<bool>(false);
+    auto region = wrap([=](Tensor t) {
+      if (!*taken) t.remove_hook(second);
+      *taken = true;
+      return t.sin().exp();
+    });
+    step.backward(region(x));
+  });
+}
+
+TEST(OnceHooks, AGradientOfAParameterThatTheBodyClips) {
+  support::Twin().of([](auto wrap, support::Step& step) {
+    const auto weight = step.leaf(torch::randn({4}));
+    auto region = wrap([=](Tensor t) {
+      {
+        const torch::NoGradGuard no_grad;
+        weight.clamp_(-0.5, 0.5);
+      }
+      (weight * t.detach()).sum().backward();
+      return t.sin().exp().tanh();
+    });
+    step.backward(region(step.leaf(torch::randn({4}))));
+  });
+}
+
+TEST_P(Once, AHookOnAParameterThatTheBodyClips) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto weight = step.leaf(torch::randn({4}));
+    auto region = wrap([=](Tensor t) {
+      {
+        const torch::NoGradGuard no_grad;
+        weight.clamp_(-0.5, 0.5);
+      }
+      weight.register_hook(doubled);
+      return (t * weight).sin().exp();
+    });
+    step.backward(region(step.leaf(torch::randn({4}))));
+  });
+}
+
+TEST_P(Once, AHookThatTheBodyRenewsByItsHandle) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto weight = step.leaf(torch::randn({4}));
+    auto handle = std::make_shared<int>(-1);
+    auto region = wrap([=](Tensor t) {
+      if (*handle >= 0) weight.remove_hook(static_cast<unsigned>(*handle));
+      *handle = static_cast<int>(weight.register_hook(doubled));
+      return (t * weight).sin().exp();
+    });
+    for (int i = 0; i < 3; ++i) {
+      step.backward(region(step.leaf(torch::randn({4}))));
+      step.note("gradient", weight.grad());
+    }
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tensors that share memory, or lie in it with gaps: arguments, captured views, buffers.
+#include "support/live_bytes.hpp"
 #include "support/modules.hpp"
 #include "support/routes.hpp"
 #include "support/twin.hpp"
@@ -158,6 +159,46 @@ TEST_P(SharedStorage, StatisticsOfASynchronisedBatchNormMoveOnce) {
     step.note("mean", mean);
     step.note("variance", variance);
   });
+}
+
+TEST_P(SharedStorage, ASecondDerivativeThroughABatchNorm) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto norm = step.watch(torch::nn::BatchNorm1d(4));
+    auto region = wrap([=](Tensor t) mutable { return norm(t).sin().exp(); });
+    const auto x = step.leaf(torch::randn({3, 4}));
+    const auto g = torch::autograd::grad({region(x).sum()}, {x}, {}, true, true)[0];
+    step.backward(g.pow(2));
+  });
+}
+
+TEST_P(SharedStorage, ABufferThatATensorMadeInsidePointsTo) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto buffer = torch::zeros({4});
+    auto region = wrap([=](Tensor t) {
+      auto view = torch::empty({0});
+      view.set_(buffer.storage(), 0, {4}, {1});
+      view.add_(1);
+      return (t * view.clone()).sin();
+    });
+    const auto x = step.leaf(torch::randn({4}));
+    const auto first = region(x);
+    const auto second = region(x);
+    step.backward(first, second);
+    step.note("buffer", buffer);
+  });
+}
+
+TEST_P(SharedStorage, OneSlotOfALongTableIsKeptAndNotTheTable) {
+  const auto table = torch::zeros({2, 2000, 16});
+  auto region = quiet([](Tensor t, Tensor slot) {
+    slot.copy_(t.detach());
+    return (t * slot.clone()).sin();
+  });
+  auto y = torch::randn({2, 16}).requires_grad_();
+  const auto before = support::live_bytes();
+  for (int i = 0; i < 10; ++i) y = region(y, table.select(1, i));
+  EXPECT_LT(support::live_bytes() - before, 20'000);
+  y.sum().backward();
 }
 
 TEST_P(SharedStorage, NamedTensorsKeepTheirNames) {

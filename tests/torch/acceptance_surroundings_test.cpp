@@ -173,7 +173,8 @@ TEST_P(Surroundings, AForwardThatMayNotThrowMayTakeGradientsOfItsOwn) {
     auto region = wrap([](Tensor t) noexcept {
       const auto energy = t.sin().exp();
       const auto force = torch::autograd::grad({energy.sum()}, {t}, {}, true, true)[0];
-      return (energy * force).tanh();
+      const auto slope = torch::autograd::grad({force.sum()}, {t}, {}, true, true)[0];
+      return (energy * force * slope).tanh();
     });
     step.backward(region(step.leaf(torch::randn({8}))));
   });

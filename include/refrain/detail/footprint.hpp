@@ -80,26 +80,22 @@ class Footprint final : public OpObserver {
   }
   [[nodiscard]] const std::vector<OutsideWrite>& writes() const { return writes_; }
 
-  /// What was read and not written as a whole: what was is put back for a replay and needs no
-  /// check.
-  [[nodiscard]] std::vector<OutsideRead> reads_left_unwritten() const {
-    std::vector<OutsideRead> kept;
-    kept.reserve(reads_.size());
-    for (const OutsideRead& read : reads_) {
-      if (!contains(written_storages_, read.storage)) {
-        kept.push_back(read);
-      } else if (const auto tensor = read.tensor.lock(); tensor && written_in_part(tensor.get())) {
-        // What is put back is a part of it; nobody else may have changed the rest.
-        kept.push_back(read);
-        kept.back().version = VersionMark(at::Tensor(tensor));
-      }
+  /// What was read. What was written as a whole is put back for a replay: its version may move.
+  [[nodiscard]] std::vector<OutsideRead> reads() const {
+    std::vector<OutsideRead> reads = reads_;
+    for (OutsideRead& read : reads) {
+      if (!contains(written_storages_, read.storage)) continue;
+      const auto tensor = read.tensor.lock();
+      // What is put back may be a part of it; nobody else may have changed the rest.
+      const bool in_part = tensor && written_in_part(tensor.get());
+      read.version = in_part ? VersionMark(at::Tensor(tensor)) : VersionMark();
     }
-    return kept;
+    return reads;
   }
 
   /// The same, once the run is over.
-  [[nodiscard]] std::vector<OutsideRead> take_reads_left_unwritten() {
-    if (!written_storages_.empty()) return reads_left_unwritten();
+  [[nodiscard]] std::vector<OutsideRead> take_reads() {
+    if (!written_storages_.empty()) return reads();
     reads_.shrink_to_fit();
     return std::move(reads_);
   }
@@ -158,7 +154,7 @@ class Footprint final : public OpObserver {
     if (traits.writes_statistics(arguments)) {
       for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
         for_each_tensor(arguments[i],
-                        [&](const at::Tensor& tensor) { note_write(tensor, /*tracked=*/false); });
+                        [&](const at::Tensor& tensor) { note_write(tensor, {.counted = false}); });
       }
     }
     ++births_->clock;
@@ -176,8 +172,7 @@ class Footprint final : public OpObserver {
         // An operator may hand back an argument as it is.
         if (captured_.find(impl) != PointerMap::kAbsent) return;
         births_->born.set(impl, births_->clock);
-        if (!contains(read_now_, storage_of(tensor)))
-          births_->born.set(storage_of(tensor), births_->clock);
+        if (is_new_memory(tensor)) births_->born.set(storage_of(tensor), births_->clock);
       });
     }
   }
@@ -252,10 +247,19 @@ class Footprint final : public OpObserver {
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-        note_write(tensor, tracked && (tensor.is_floating_point() || tensor.is_complex()));
+        note_write(tensor,
+                   {.tracked = tracked && (tensor.is_floating_point() || tensor.is_complex())});
         if (tracked_writes_ == TrackedWrites::Refuse && is_captured(tensor)) shapes_.note(tensor);
       });
     }
+  }
+
+  /// Of a result of the operator that ran just now: nobody else holds it, but for autograd, which
+  /// may hold the memory.
+  [[nodiscard]] bool is_new_memory(const at::Tensor& tensor) const {
+    if (!tensor.has_storage()) return false;
+    return tensor.storage().use_count() == 1 ||
+           (tensor.use_count() == 1 && !contains(read_now_, storage_of(tensor)));
   }
 
   [[nodiscard]] bool is_captured(const at::Tensor& tensor) const {
@@ -264,7 +268,12 @@ class Footprint final : public OpObserver {
            !inputs_.contains(impl);
   }
 
-  void note_write(const at::Tensor& tensor, bool tracked) {
+  struct Write {
+    bool tracked = false;  ///< Gradients flow through it.
+    bool counted = true;   ///< It moves the tensor's version.
+  };
+
+  void note_write(const at::Tensor& tensor, Write how) {
     const void* const storage = storage_of(tensor);
     // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one
     // that died.
@@ -273,7 +282,7 @@ class Footprint final : public OpObserver {
          region = region->parent_) {
       // Memory that nobody has been seen to make or read is taken as outside where that costs no
       // more than a copy.
-      if (!tracked || region->holds(storage)) region->keep_entry(tensor, storage, tracked);
+      if (!how.tracked || region->holds(storage)) region->keep_entry(tensor, storage, how);
     }
   }
 
@@ -295,22 +304,22 @@ class Footprint final : public OpObserver {
     if (!inputs_.keep_entry(region_, storage)) keep_entry_of(tensor, storage);
   }
 
-  void keep_entry(const at::Tensor& tensor, const void* storage, bool tracked) {
+  void keep_entry(const at::Tensor& tensor, const void* storage, Write how) {
     const bool first = !contains(written_storages_, storage);
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard unseen(OpTap::key());
     if (first) written_storages_.push_back(storage);
     if (inputs_.keep_entry(region_, storage)) return;
-    if (tracked && tracked_writes_ == TrackedWrites::LetPass) return;
-    if (tracked) {
+    if (how.tracked && tracked_writes_ == TrackedWrites::LetPass) return;
+    if (how.tracked) {
       refuse_write(region_, tensor, "changes a captured tensor that gradients flow through");
     }
-    if (!keep_whole_entries(storage)) keep_entry_of(tensor, storage);
+    if (!keep_whole_entries(storage, how.counted)) keep_entry_of(tensor, storage, how.counted);
   }
 
   /// One entry of each captured tensor in the storage serves for all writes to it, through whatever
   /// views. False if there is no such tensor.
-  bool keep_whole_entries(const void* storage) {
+  bool keep_whole_entries(const void* storage, bool counted) {
     bool any = false;
     for (std::size_t i = 0; i < reads_.size(); ++i) {
       if (reads_[i].storage != storage) continue;
@@ -319,12 +328,12 @@ class Footprint final : public OpObserver {
       any = true;
       if (captured_.find(alive.get()) == kWritten) continue;
       captured_.set(alive.get(), kWritten);
-      keep_entry_of(at::Tensor(alive), storage);
+      keep_entry_of(at::Tensor(alive), storage, counted);
     }
     return any;
   }
 
-  void keep_entry_of(const at::Tensor& tensor, const void* storage) {
+  void keep_entry_of(const at::Tensor& tensor, const void* storage, bool counted = false) {
     if (tensor.layout() != at::kStrided && tracked_writes_ == TrackedWrites::Refuse) {
       refuse_write(region_, tensor, "changes a captured tensor that is not dense");
     }
@@ -333,7 +342,7 @@ class Footprint final : public OpObserver {
       live = span_of(live);
     }
     at::Tensor entry = live.clone();
-    writes_.push_back({std::move(live), std::move(entry), lender_of(tensor, storage)});
+    writes_.push_back({std::move(live), std::move(entry), counted, lender_of(tensor, storage)});
   }
 
   std::optional<WeakTensor> lender_of(const at::Tensor& tensor, const void* storage) const {

@@ -152,7 +152,7 @@ class Frame {
     surroundings_.set_random(running_random_->drawn_from());
     running_ = nullptr;
     take_inputs(footprint);
-    reads_ = footprint.take_reads_left_unwritten();
+    reads_ = footprint.take_reads();
     writes_ = footprint.writes();
   }
 
@@ -160,7 +160,7 @@ class Frame {
   void take_so_far(const Footprint& footprint) {
     surroundings_.set_random(running_random_->all());
     take_inputs(footprint);
-    reads_ = footprint.reads_left_unwritten();
+    reads_ = footprint.reads();
     writes_ = footprint.writes();
   }
 

@@ -139,9 +139,7 @@ class BorderCut {
 
  private:
   class End final : public torch::autograd::Node {
-    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-      return std::move(gradients);
-    }
+    torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
   };
 
   static void lead(const GraphBorder::Crossing& crossing, const torch::autograd::Edge& edge) {

@@ -14,12 +14,15 @@ namespace refrain::detail {
   return tensor.as_strided({extent}, {1});
 }
 
-/// A copy with the same sizes and strides, gaps and overlaps included. Autograd follows it.
+/// A copy with the same sizes and strides, gaps and overlaps included, unless most of it would be
+/// gaps: then without them. Autograd follows it.
 [[nodiscard]] inline at::Tensor clone_as_laid_out(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.numel() == 0 ||
       tensor.is_non_overlapping_and_dense())
     return tensor.clone();
-  return span_of(tensor).clone().as_strided(tensor.sizes(), tensor.strides());
+  const at::Tensor span = span_of(tensor);
+  if (span.numel() / 2 > tensor.numel()) return tensor.clone();
+  return span.clone().as_strided(tensor.sizes(), tensor.strides());
 }
 
 }  // namespace refrain::detail

@@ -29,11 +29,13 @@ class OutsideStateScope {
     const at::NoGradGuard no_grad;
     for (OutsideWrite& write : writes) {
       if (!write.memory_is_there()) continue;
-      now_.push_back({write.live, write.live.clone(), VersionMark(write.live)});
+      now_.push_back({write.live, write.live.clone(), VersionMark(write.live), write.counted});
     }
     try {
       if (graph_lives_on) {
-        for (Now& now : now_) now.version.leap();
+        for (Now& now : now_) {
+          if (now.counted) now.version.leap();
+        }
       }
       // Newest first: a later entry may lie over an earlier one.
       for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
@@ -55,6 +57,7 @@ class OutsideStateScope {
     at::Tensor live;
     at::Tensor contents;
     VersionMark version;
+    bool counted;
   };
 
   static void copy_contents(at::Tensor& to, const at::Tensor& from) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +30,8 @@ struct OutsideRead {
   const void* storage;
   const c10::FunctionSchema* op;
   std::size_t argument;
+  // An operator may go; then its schema is gone.
+  std::uint64_t operators_removed = OpTap::operators_removed();
 
   /// Whether the tensor is there and has other memory now.
   [[nodiscard]] bool was_replaced() const {
@@ -39,8 +43,9 @@ struct OutsideRead {
 /// A tensor from outside that a run wrote where autograd does not look (a buffer), and what it held
 /// before.
 struct OutsideWrite {
-  at::Tensor live;   ///< Shares storage and version with the tensor.
-  at::Tensor entry;  ///< What it held before the run's first write.
+  at::Tensor live;       ///< Shares storage and version with the tensor.
+  at::Tensor entry;      ///< What it held before the run's first write.
+  bool counted = false;  ///< The write moves the version.
   // Set where the storage does not own its memory (`from_blob`): who may have made it for this run
   // alone.
   std::optional<WeakTensor> lender = std::nullopt;
@@ -59,6 +64,7 @@ struct OutsideWrite {
 [[nodiscard]] inline std::string to_string(const OutsideRead& read) {
   std::string what = "a tensor that is gone now";
   if (const auto alive = read.tensor.lock()) what = to_string(TensorFacts(at::Tensor(alive)));
+  if (read.operators_removed != OpTap::operators_removed()) return what;
   return fmt::format("{} (argument `{}` of {})", what, read.op->arguments()[read.argument].name(),
                      read.op->name());
 }

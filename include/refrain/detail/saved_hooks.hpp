@@ -65,9 +65,10 @@ class EngineProxy final : public torch::autograd::Engine {
     const OutsideGraphScope* const replay = OutsideGraphScope::innermost();
     if (replay == nullptr || !accumulate_grad)
       return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-    const auto inside = replay->leaves_inside(roots, outputs);
-    if (inside.empty()) return {};
-    return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, inside);
+    const OutsideGraphScope::InnerPass pass(*replay, roots, inputs, outputs);
+    if (pass.empty()) return {};
+    return previous().execute(pass.roots(), pass.gradients(), keep_graph, create_graph,
+                              accumulate_grad, pass.inputs());
   }
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(

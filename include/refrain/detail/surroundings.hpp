@@ -82,8 +82,7 @@ class AutocastCacheOff {
   bool before_;
 };
 
-/// All devices of the accelerator, as soon as one is in use: code may move its tensors to any of
-/// them, and draw there.
+/// The accelerator devices in use: code may move its tensors to any of them, and draw there.
 [[nodiscard]] inline std::vector<at::Device> accelerators_in_play() {
   std::vector<at::Device> devices;
   const auto accelerator = at::getAccelerator();
@@ -91,12 +90,9 @@ class AutocastCacheOff {
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*accelerator);
   // 0 for a CUDA LibTorch where there is no GPU.
   const c10::DeviceIndex count = hooks.deviceCount();
-  bool in_use = false;
   for (c10::DeviceIndex i = 0; i < count; ++i) {
-    devices.emplace_back(*accelerator, i);
-    in_use = in_use || hooks.hasPrimaryContext(i);
+    if (hooks.hasPrimaryContext(i)) devices.emplace_back(*accelerator, i);
   }
-  if (!in_use) devices.clear();
   return devices;
 }
 

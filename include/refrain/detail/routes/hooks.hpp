@@ -49,9 +49,15 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     const Remember remember = run.watch != nullptr || never_stops_ ? Remember::Yes : Remember::No;
     Footprint footprint(name(), inputs);
     Recorder recorder(*this, footprint, remember);
-    first_run(footprint, &recorder, run.call);
+    remembers_ = remember == Remember::Yes;
+    try {
+      first_run(footprint, &recorder, run.call);
+    } catch (...) {
+      remembers_ = false;
+      throw;
+    }
     stop_rule_.run_ended(footprint);
-    if (remember == Remember::No) return;
+    if (!remembers_.exchange(false)) return;
     stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
     drop_rebuilt();
   }
@@ -200,7 +206,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   void drop_rebuilt() {
     std::vector<at::Tensor> go;  // destroyed after the lock
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stays_plain_) return;
+    if (stays_plain_ || remembers_) return;
     for (Slot& slot : slots_) {
       if (slot.rebuilt.defined()) go.push_back(std::exchange(slot.rebuilt, {}));
     }
@@ -259,6 +265,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   StopRule stop_rule_;
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
+  std::atomic<bool> remembers_ = false;  ///< While the first run goes on: also beyond the end of a
+                                         ///< backward pass of the body's own.
   bool stays_plain_ = false;
   bool never_stops_ = false;  ///< An early stop, an exception, could not leave the body.
 };
