@@ -5,7 +5,7 @@
 # each line that breaks this; included, it only gives the table.
 
 # Regular expressions on the path below include/refrain. The first that matches counts.
-set(refrain_floor_0 version error bytes segment schedule)
+set(refrain_floor_0 version error bytes segment stage_cost schedule)
 set(refrain_floor_1 profile policy policy/.+ plan planner/.+ estimate ledger plan_file verify_report)
 set(refrain_floor_2
     options visit_tensors memory memory_timeline

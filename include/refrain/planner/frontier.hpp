@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/error.hpp>
+#include <refrain/schedule.hpp>
+#include <refrain/segment.hpp>
+#include <refrain/stage_cost.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain::planner {
+
+/// The cheapest plan for every budget, in one solve: dynamic programming over the stages between
+/// two borders, each cell a staircase of bytes against seconds.
+///
+///     planner::Frontier frontier(chain);
+///     frontier.points();            // {{least feasible peak, its seconds}, …, {all kept, …}}
+///     frontier.plan(6_GiB.count()); // the cheapest schedule within it
+///
+/// Exact: bytes are not rounded, and every plan's cost is what `simulate` says. With at most
+/// `longest_list` steps a cell it is near exact, and never optimistic: what is left out are plans.
+///
+/// Time: about N³/6 merges of two staircases, whose length is about 2.5 N for equal stages; N²
+/// where all stages are equal. Memory: 32 bytes a step, N²/2 cells (2 N for equal stages).
+///
+/// Source: the recurrence of rotor (Beaumont and others), with separate peaks and an early-stop
+/// rebate.
+class Frontier {
+ public:
+  struct Limits {
+    std::int64_t budget =
+        std::numeric_limits<std::int64_t>::max();  ///< Plans above it are left out.
+    std::size_t longest_list = std::numeric_limits<std::size_t>::max();
+  };
+  struct Point {
+    std::int64_t peak = 0;
+    double seconds = 0;
+    friend bool operator==(const Point&, const Point&) = default;
+  };
+
+  explicit Frontier(const ChainCost& chain, Executor executor = Executor::Flat)
+      : Frontier(chain, executor, Limits()) {}
+
+  Frontier(const ChainCost& chain, Executor executor, Limits limits)
+      : chain_(chain), executor_(executor), limits_(limits), equal_(all_equal(chain)) {
+    limits_.budget -= chain.boundary(0);  // cells do not count the chain's input
+    const std::int64_t last = chain.size();
+    cells_.resize(static_cast<std::size_t>((last + 1) * (equal_ ? 2 : last + 1)));
+    for (std::int64_t length = 0; length <= last; ++length) {
+      for (std::int64_t first = 0; first + length <= last; ++first) {
+        if (equal_ && first != 0 && first + length != last) continue;
+        solve(first, first + length);
+      }
+    }
+  }
+
+  /// By rising peak and falling time. Empty if no plan is within the limits.
+  [[nodiscard]] std::vector<Point> points() const {
+    std::vector<Point> points;
+    for (const Step& step : cell(0, chain_.size()))
+      points.push_back({step.bytes + chain_.boundary(0), step.seconds});
+    return points;
+  }
+
+  /// Throws `BudgetError` if there is none.
+  [[nodiscard]] Segmentation plan(std::int64_t budget) const {
+    const Cell& steps = cell(0, chain_.size());
+    const auto above =
+        std::upper_bound(steps.begin(), steps.end(), budget - chain_.boundary(0),
+                         [](std::int64_t bytes, const Step& step) { return bytes < step.bytes; });
+    if (above == steps.begin()) {
+      throw BudgetError(fmt::format("no plan fits {} bytes.", budget),
+                        steps.empty() ? std::string("no plan is within the limits of the solve.")
+                                      : fmt::format("the least peak is {} bytes.",
+                                                    steps[0].bytes + chain_.boundary(0)));
+    }
+    std::vector<SegmentNode> nodes;
+    extract(0, chain_.size(), static_cast<std::size_t>(above - steps.begin()) - 1, nodes);
+    return {chain_.size(), std::move(nodes)};
+  }
+
+ private:
+  /// From so many bytes on it takes so many seconds: by running the first stage plainly, or by
+  /// replaying the first `split` stages.
+  struct Step {
+    std::int64_t bytes;
+    double seconds;
+    std::int32_t split;  ///< 0: plainly
+    std::uint32_t left;
+    std::uint32_t right;
+  };
+  using Cell = std::vector<Step>;  // by rising bytes and falling seconds
+
+  static bool all_equal(const ChainCost& chain) {
+    return std::all_of(chain.stages.begin(), chain.stages.end(), [&](const StageCost& stage) {
+      StageCost like = chain.stages.front();
+      like.name = stage.name;
+      return stage == like && stage.input == stage.output;
+    });
+  }
+
+  [[nodiscard]] std::size_t place(std::int64_t first, std::int64_t last) const {
+    const std::int64_t n = chain_.size() + 1;
+    if (!equal_) return static_cast<std::size_t>(first * n + last);
+    const bool with_loss = last == chain_.size();
+    return static_cast<std::size_t>((last - first) + (with_loss ? n : 0));
+  }
+  [[nodiscard]] const Cell& cell(std::int64_t first, std::int64_t last) const {
+    return cells_[place(first, last)];
+  }
+
+  // The loss is one more stage, that keeps nothing.
+  [[nodiscard]] std::int64_t boundary(std::int64_t i) const {
+    return i > chain_.size() ? 0 : chain_.boundary(i);
+  }
+  [[nodiscard]] StageOption plain(std::int64_t i) const {
+    if (i < chain_.size()) return chain_[i].plain();
+    return {"loss", chain_.loss, 0, 0, 0, chain_.loss_peak, chain_.loss_peak};
+  }
+
+  void solve(std::int64_t first, std::int64_t last) {
+    Cell best;
+    run_first_plainly(first, last, best);
+    if (first < last) {
+      std::int64_t sweep = boundary_held(last + 1) + chain_[first].nograd_peak;
+      double forwards = chain_[first].nograd_forward;
+      for (std::int64_t split = first + 1; split <= last; ++split) {
+        replay_up_to(first, split, last, sweep, forwards, best);
+        if (split == last) break;
+        const StageCost& next = chain_[split];
+        sweep = std::max(sweep, boundary_held(last + 1) + next.input + next.nograd_peak);
+        forwards += next.nograd_forward;
+      }
+    }
+    thin_out(best);
+    cells_[place(first, last)] = std::move(best);
+  }
+
+  /// Bytes of the gradient behind a cell, where the cell's own account holds it.
+  [[nodiscard]] std::int64_t boundary_held(std::int64_t i) const {
+    return executor_ == Executor::Flat ? boundary(i) : 0;
+  }
+
+  void run_first_plainly(std::int64_t first, std::int64_t last, Cell& best) {
+    const StageOption how = plain(first);
+    const double seconds = how.forward + how.backward;
+    std::int64_t need = boundary_held(last + 1) + how.forward_peak;
+    if (executor_ == Executor::Flat) {
+      need = std::max(need, boundary(first + 1) + how.backward_peak);
+    } else {
+      need = std::max(need, first == last ? how.backward_peak : how.backward_peak_with_gradient);
+    }
+    if (first == last) return add(best, {{need, seconds, 0, 0, 0}});
+    const Cell& rest = cell(first + 1, last);
+    scratch_.clear();
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      const Step step = {std::max(need, rest[i].bytes + how.saved), rest[i].seconds + seconds, 0, 0,
+                         static_cast<std::uint32_t>(i)};
+      push(step);
+    }
+    add(best, scratch_);
+  }
+
+  void replay_up_to(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
+                    double forwards, Cell& best) {
+    const Cell& left = cell(first, split - 1);
+    const Cell& right = cell(split, last);
+    if (left.empty() || right.empty()) return;
+    const std::int64_t right_more = boundary(split);
+    const std::int64_t left_more = executor_ == Executor::Flat ? 0 : boundary(split);
+    const double seconds = forwards - chain_[split - 1].tail;
+    std::size_t l = 0;
+    std::size_t r = 0;
+    std::int64_t bytes = std::max({need, left[0].bytes + left_more, right[0].bytes + right_more});
+    scratch_.clear();
+    while (true) {
+      while (l + 1 < left.size() && left[l + 1].bytes + left_more <= bytes) ++l;
+      while (r + 1 < right.size() && right[r + 1].bytes + right_more <= bytes) ++r;
+      push({bytes, left[l].seconds + right[r].seconds + seconds,
+            static_cast<std::int32_t>(split - first), static_cast<std::uint32_t>(l),
+            static_cast<std::uint32_t>(r)});
+      bytes = std::numeric_limits<std::int64_t>::max();
+      if (l + 1 < left.size()) bytes = left[l + 1].bytes + left_more;
+      if (r + 1 < right.size()) bytes = std::min(bytes, right[r + 1].bytes + right_more);
+      if (bytes > limits_.budget) break;
+      if (l + 1 == left.size() && r + 1 == right.size()) break;
+    }
+    add(best, scratch_);
+  }
+
+  void push(const Step& step) {
+    if (step.bytes > limits_.budget) return;
+    if (!scratch_.empty() && scratch_.back().bytes == step.bytes) scratch_.pop_back();
+    scratch_.push_back(step);
+  }
+
+  /// The lower of two staircases.
+  void add(Cell& best, const Cell& more) {
+    if (more.empty()) return;
+    merged_.clear();
+    double lowest = std::numeric_limits<double>::infinity();
+    auto a = best.begin();
+    auto b = more.begin();
+    while (a != best.end() || b != more.end()) {
+      const bool from_a = b == more.end() ||
+                          (a != best.end() && (a->bytes < b->bytes ||
+                                               (a->bytes == b->bytes && a->seconds <= b->seconds)));
+      const Step& step = from_a ? *a++ : *b++;
+      if (step.seconds >= lowest) continue;
+      lowest = step.seconds;
+      merged_.push_back(step);
+    }
+    std::swap(best, merged_);
+  }
+
+  void thin_out(Cell& steps) const {
+    const std::size_t most = std::max<std::size_t>(limits_.longest_list, 2);
+    if (steps.size() <= most) return;
+    Cell kept;
+    kept.reserve(most);
+    for (std::size_t i = 0; i < most; ++i)
+      kept.push_back(steps[i * (steps.size() - 1) / (most - 1)]);
+    steps = std::move(kept);
+  }
+
+  /// Appends the plan of one step of a cell. The loss is no part of it.
+  void extract(std::int64_t first, std::int64_t last, std::size_t index,
+               std::vector<SegmentNode>& nodes) const {
+    while (first < chain_.size()) {
+      const Step& step = cell(first, last)[index];
+      if (step.split == 0) {
+        if (!nodes.empty() && !nodes.back().replayed) {
+          ++nodes.back().range.end;
+        } else {
+          nodes.push_back({{first, first + 1}, false});
+        }
+        if (first++ == last) return;
+      } else {
+        const std::int64_t split = first + step.split;
+        SegmentNode node{{first, split}, true};
+        extract(first, split - 1, step.left, node.inside);
+        if (node.inside.size() == 1 && !node.inside[0].replayed) node.inside.clear();
+        nodes.push_back(std::move(node));
+        first = split;
+      }
+      index = step.right;
+    }
+  }
+
+  ChainCost chain_;
+  Executor executor_;
+  Limits limits_;
+  bool equal_;
+  std::vector<Cell> cells_;
+  Cell scratch_;
+  Cell merged_;
+};
+
+}  // namespace refrain::planner

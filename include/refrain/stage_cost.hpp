@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace refrain {
+
+/// One way to run a stage in grad mode: what it keeps for its backward, and what that costs.
+///
+/// Bytes are counted beyond the stage's input. Times are in seconds.
+struct StageOption {
+  std::string name = "plain";
+  double forward = 0;              ///< Seconds of the forward with grad.
+  double backward = 0;             ///< Seconds of the backward.
+  std::int64_t saved = 0;          ///< What the forward leaves behind, its output included.
+  std::int64_t forward_peak = 0;   ///< While the forward runs.
+  std::int64_t backward_peak = 0;  ///< While the backward runs, the output's gradient not counted.
+  /// The same where the engine alone holds the output's gradient, and counted.
+  std::int64_t backward_peak_with_gradient = 0;
+
+  friend bool operator==(const StageOption&, const StageOption&) = default;
+};
+
+/// What one stage of a chain costs, by measurement.
+struct StageCost {
+  std::string name;
+  std::int64_t input = 0;   ///< Bytes of its input, and of that input's gradient.
+  std::int64_t output = 0;  ///< Bytes of its output, and of that output's gradient.
+  double nograd_forward = 0;
+  std::int64_t nograd_peak = 0;
+  /// What a replay that ends with this stage saves by stopping early, in seconds.
+  double tail = 0;
+  std::vector<StageOption> options = {{}};  ///< At least one.
+
+  [[nodiscard]] const StageOption& plain() const { return options.front(); }
+
+  friend bool operator==(const StageCost&, const StageCost&) = default;
+};
+
+/// A chain of stages, each of which takes what the one before it gives, and the loss after them.
+struct ChainCost {
+  std::vector<StageCost> stages;
+  /// While the loss runs, beyond its input: the gradient that it makes, and temporaries.
+  std::int64_t loss_peak = 0;
+  double loss = 0;  ///< Seconds of the loss, forward and backward.
+
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(stages.size()); }
+  [[nodiscard]] const StageCost& operator[](std::int64_t i) const {
+    return stages[static_cast<std::size_t>(i)];
+  }
+  /// Bytes of the input of stage `i`; of the last output for `i == size()`.
+  [[nodiscard]] std::int64_t boundary(std::int64_t i) const {
+    return i < size() ? (*this)[i].input : stages.back().output;
+  }
+
+  friend bool operator==(const ChainCost&, const ChainCost&) = default;
+};
+
+}  // namespace refrain

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <refrain/planner/frontier.hpp>
+#include <refrain/schedule.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+using refrain::ChainCost;
+using refrain::Executor;
+using refrain::planner::Frontier;
+using Points = std::vector<Frontier::Point>;
+
+/// In the additive form: temporaries on top of what a stage keeps.
+struct Additive {
+  std::vector<std::int64_t> boundaries, saved, forward, backward, forward_more, backward_more;
+  std::vector<double> tail;
+};
+
+ChainCost chain_of(const Additive& given) {
+  ChainCost chain;
+  for (std::size_t i = 0; i < given.saved.size(); ++i) {
+    refrain::StageCost stage;
+    stage.input = given.boundaries[i];
+    stage.output = given.boundaries[i + 1];
+    stage.nograd_forward = static_cast<double>(given.forward[i]);
+    stage.nograd_peak = stage.output + given.forward_more[i];
+    stage.tail = given.tail.empty() ? 0 : given.tail[i];
+    auto& plain = stage.options.front();
+    plain.forward = static_cast<double>(given.forward[i]);
+    plain.backward = static_cast<double>(given.backward[i]);
+    plain.saved = given.saved[i];
+    plain.forward_peak = given.saved[i] + given.forward_more[i];
+    plain.backward_peak = given.saved[i] + stage.input + given.backward_more[i];
+    plain.backward_peak_with_gradient = plain.backward_peak + stage.output;
+    chain.stages.push_back(stage);
+  }
+  chain.loss_peak = given.boundaries.back();
+  return chain;
+}
+
+ChainCost equal_chain(std::size_t stages, std::int64_t saved) {
+  return chain_of({.boundaries = std::vector<std::int64_t>(stages + 1, 1),
+                   .saved = std::vector<std::int64_t>(stages, saved),
+                   .forward = std::vector<std::int64_t>(stages, 1),
+                   .backward = std::vector<std::int64_t>(stages, 0),
+                   .forward_more = std::vector<std::int64_t>(stages, 0),
+                   .backward_more = std::vector<std::int64_t>(stages, 0),
+                   .tail = {}});
+}
+
+// Frontiers found by enumerating all 394 plans of this chain.
+const Additive kUneven = {.boundaries = {20, 15, 19, 18, 17, 5},
+                          .saved = {56, 37, 57, 70, 22},
+                          .forward = {7, 12, 6, 11, 2},
+                          .backward = {17, 30, 9, 22, 4},
+                          .forward_more = {2, 1, 3, 2, 0},
+                          .backward_more = {6, 2, 4, 3, 10},
+                          .tail = {}};
+
+TEST(Frontier, IsTheBestOfAllPlansOfAnUnevenChain) {
+  const auto chain = chain_of(kUneven);
+  const Points flat = {{146, 182}, {149, 175}, {161, 168}, {162, 164}, {165, 156}, {170, 152},
+                       {177, 145}, {198, 144}, {214, 133}, {253, 127}, {255, 126}, {294, 120}};
+  EXPECT_EQ(Frontier(chain).points(), flat);
+  EXPECT_EQ(Frontier(chain, Executor::Nested).points(), Points({{152, 175},
+                                                                {161, 168},
+                                                                {162, 164},
+                                                                {165, 156},
+                                                                {170, 152},
+                                                                {177, 145},
+                                                                {198, 144},
+                                                                {214, 133},
+                                                                {253, 127},
+                                                                {255, 126},
+                                                                {294, 120}}));
+}
+
+TEST(Frontier, CountsWhatEarlyStopSaves) {
+  auto given = kUneven;
+  given.tail = {2, 4, 2, 3, 0};
+  EXPECT_EQ(Frontier(chain_of(given)).points(), Points({{146, 171},
+                                                        {149, 166},
+                                                        {152, 164},
+                                                        {161, 157},
+                                                        {162, 156},
+                                                        {165, 147},
+                                                        {177, 141},
+                                                        {181, 139},
+                                                        {196, 137},
+                                                        {214, 129},
+                                                        {253, 125},
+                                                        {255, 124},
+                                                        {294, 120}}));
+}
+
+TEST(Frontier, PromisesWhatTheSimulationPlays) {
+  for (const auto executor : {Executor::Flat, Executor::Nested}) {
+    for (const auto& chain : {chain_of(kUneven), equal_chain(12, 3), equal_chain(9, 17)}) {
+      const Frontier frontier(chain, executor);
+      for (const auto& point : frontier.points()) {
+        const auto cost = refrain::simulate(frontier.plan(point.peak), chain, executor);
+        EXPECT_LE(cost.peak, point.peak);
+        EXPECT_EQ(cost.seconds, point.seconds);
+      }
+    }
+  }
+}
+
+TEST(Frontier, EqualStagesNeedFourMoreThanOneKeepsAndNestedOnesALogarithm) {
+  for (const std::size_t stages : {2U, 3U, 4U, 8U, 17U, 32U}) {
+    const auto chain = equal_chain(stages, 3);
+    std::int64_t levels = 0;
+    while ((std::size_t{2} << levels) <= stages) ++levels;
+    EXPECT_EQ(Frontier(chain).points().front().peak, 7);
+    EXPECT_EQ(Frontier(chain, Executor::Nested).points().front().peak, 6 + levels);
+  }
+}
+
+TEST(Frontier, SaysWhatTheLeastPeakIs) {
+  const Frontier frontier(chain_of(kUneven));
+  try {
+    (void)frontier.plan(145);
+    FAIL() << "145 bytes are too few";
+  } catch (const refrain::BudgetError& error) {
+    EXPECT_STREQ(error.what(), "refrain: no plan fits 145 bytes.\n  the least peak is 146 bytes.");
+  }
+}
+
+}  // namespace
