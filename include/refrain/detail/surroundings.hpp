@@ -7,7 +7,6 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/NamedTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -20,7 +19,23 @@
 #include <utility>
 #include <vector>
 
+#if __has_include(<ATen/core/NamedTensor.h>)
+#include <ATen/core/NamedTensor.h>
+#define REFRAIN_DETAIL_NAMED_TENSORS 1
+#endif
+
 namespace refrain::detail {
+
+/// Whether tensors' names count on this thread, in a LibTorch that knows names.
+struct TensorNames {
+#ifdef REFRAIN_DETAIL_NAMED_TENSORS
+  static bool are_on() { return at::NamesMode::is_enabled(); }
+  static void switch_on(bool on) { at::NamesMode::set_enabled(on); }
+#else
+  static bool are_on() { return false; }
+  static void switch_on(bool /*on*/) {}
+#endif
+};
 
 /// The autocast switches of one thread, for the CPU and for the accelerator if there is one.
 class AutocastState {
@@ -139,8 +154,7 @@ class EntryRandomState {
 /// comes back after it, also on exceptions.
 class Surroundings {
  public:
-  Surroundings()
-      : autocast_(AutocastState::capture()), tensor_names_(at::NamesMode::is_enabled()) {}
+  Surroundings() : autocast_(AutocastState::capture()), tensor_names_(TensorNames::are_on()) {}
 
   /// The generators to put back for a replay.
   void set_random(std::vector<RandomState> states) { random_ = std::move(states); }
@@ -152,12 +166,12 @@ class Surroundings {
         : inference_mode_(false),
           grad_mode_(true),
           autocast_before_(AutocastState::capture()),
-          tensor_names_before_(at::NamesMode::is_enabled()),
+          tensor_names_before_(TensorNames::are_on()),
           turn_(Turn::At::Generators, generators_of(then.random_)) {
       before_.reserve(then.random_.size());
       for (const RandomState& state : then.random_) before_.push_back(state.again());
       for (RandomState& state : then.random_) state.restore();
-      at::NamesMode::set_enabled(then.tensor_names_);  // the engine switches them off
+      TensorNames::switch_on(then.tensor_names_);  // the engine switches them off
       switches_autocast_ = then.autocast_.any_enabled() || autocast_before_.any_enabled();
       if (!switches_autocast_) return;
       // The cache may hold casts of parameters as they were at another time.
@@ -170,7 +184,7 @@ class Surroundings {
         if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
         autocast_before_.apply();
       }
-      at::NamesMode::set_enabled(tensor_names_before_);
+      TensorNames::switch_on(tensor_names_before_);
       for (RandomState& state : before_) state.restore();
     }
 
