@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
 #include <refrain/segment.hpp>
 #include <refrain/stage_cost.hpp>
 
+#include <fmt/format.h>
+
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace refrain {
@@ -57,7 +59,7 @@ class ScheduleMachine {
 
   void forward_plain(Segment range) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
-      const StageOption& how = chain_[i].plain();
+      const GradRun& how = chain_[i].plain;
       touch(how.forward_peak, i);
       allocate(how.saved, i);
       cost_.seconds += how.forward;
@@ -90,7 +92,7 @@ class ScheduleMachine {
   }
 
   void backward_plain(std::int64_t i, bool pinned) {
-    const StageOption& how = chain_[i].plain();
+    const GradRun& how = chain_[i].plain;
     live_ -= how.saved;
     if (executor_ == Executor::Nested && !pinned) {
       live_ -= gradient(i + 1);
@@ -137,9 +139,15 @@ class ScheduleMachine {
 
 /// What a schedule costs on a chain: the machine that judges every plan, whoever made it.
 ///
-/// Time: the number of forwards and backwards that it plays.
+/// Throws `PlanError` if the schedule is for another number of stages. Time: the number of forwards
+/// and backwards that it plays.
 [[nodiscard]] inline ScheduleCost simulate(const Segmentation& cut, const ChainCost& chain,
                                            Executor executor = Executor::Flat) {
+  if (cut.stages() != chain.size()) {
+    throw PlanError(fmt::format("a schedule of {} stages cannot be played on a chain of {}.",
+                                cut.stages(), chain.size()),
+                    fmt::format("got: {}", cut));
+  }
   return detail::ScheduleMachine(chain, executor).play(cut);
 }
 

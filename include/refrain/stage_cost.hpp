@@ -8,11 +8,10 @@
 
 namespace refrain {
 
-/// One way to run a stage in grad mode: what it keeps for its backward, and what that costs.
+/// A stage run in grad mode: what it keeps for its backward, and what that costs.
 ///
 /// Bytes are counted beyond the stage's input. Times are in seconds.
-struct StageOption {
-  std::string name = "plain";
+struct GradRun {
   double forward = 0;              ///< Seconds of the forward with grad.
   double backward = 0;             ///< Seconds of the backward.
   std::int64_t saved = 0;          ///< What the forward leaves behind, its output included.
@@ -21,7 +20,7 @@ struct StageOption {
   /// The same where the engine alone holds the output's gradient, and counted.
   std::int64_t backward_peak_with_gradient = 0;
 
-  friend bool operator==(const StageOption&, const StageOption&) = default;
+  friend bool operator==(const GradRun&, const GradRun&) = default;
 };
 
 /// What one stage of a chain costs, by measurement.
@@ -33,9 +32,7 @@ struct StageCost {
   std::int64_t nograd_peak = 0;
   /// What a replay that ends with this stage saves by stopping early, in seconds.
   double tail = 0;
-  std::vector<StageOption> options = {{}};  ///< At least one.
-
-  [[nodiscard]] const StageOption& plain() const { return options.front(); }
+  GradRun plain;
 
   friend bool operator==(const StageCost&, const StageCost&) = default;
 };
@@ -51,9 +48,10 @@ struct ChainCost {
   [[nodiscard]] const StageCost& operator[](std::int64_t i) const {
     return stages[static_cast<std::size_t>(i)];
   }
-  /// Bytes of the input of stage `i`; of the last output for `i == size()`.
+  /// Bytes of the input of stage `i`; of the last output for `i == size()`, 0 if there is no stage.
   [[nodiscard]] std::int64_t boundary(std::int64_t i) const {
-    return i < size() ? (*this)[i].input : stages.back().output;
+    if (i < size()) return (*this)[i].input;
+    return stages.empty() ? 0 : stages.back().output;
   }
 
   friend bool operator==(const ChainCost&, const ChainCost&) = default;

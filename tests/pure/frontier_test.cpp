@@ -30,7 +30,7 @@ ChainCost chain_of(const Additive& given) {
     stage.nograd_forward = static_cast<double>(given.forward[i]);
     stage.nograd_peak = stage.output + given.forward_more[i];
     stage.tail = given.tail.empty() ? 0 : given.tail[i];
-    auto& plain = stage.options.front();
+    auto& plain = stage.plain;
     plain.forward = static_cast<double>(given.forward[i]);
     plain.backward = static_cast<double>(given.backward[i]);
     plain.saved = given.saved[i];
@@ -129,6 +129,44 @@ TEST(Frontier, SaysWhatTheLeastPeakIs) {
   } catch (const refrain::BudgetError& error) {
     EXPECT_STREQ(error.what(), "refrain: no plan fits 145 bytes.\n  the least peak is 146 bytes.");
   }
+}
+
+TEST(Frontier, OfShorterListsIsNeverBetterThanItCanBe) {
+  const auto chain = equal_chain(24, 5);
+  const Frontier exact(chain);
+  const Frontier capped(chain, Executor::Flat, {.longest_list = 8});
+  ASSERT_FALSE(capped.points().empty());
+  EXPECT_LE(capped.points().size(), 8U);
+  EXPECT_EQ(capped.points().back(), exact.points().back());
+  for (const auto& point : capped.points()) {
+    const auto played = refrain::simulate(capped.plan(point.peak), chain);
+    EXPECT_LE(played.peak, point.peak);
+    EXPECT_GE(point.seconds, refrain::simulate(exact.plan(point.peak), chain).seconds);
+  }
+}
+
+TEST(Frontier, WithinABudgetIsTheLowerPartOfTheWhole) {
+  const auto chain = equal_chain(16, 3);
+  Points lower;
+  for (const auto& point : Frontier(chain).points()) {
+    if (point.peak <= 20) lower.push_back(point);
+  }
+  EXPECT_EQ(Frontier(chain, Executor::Flat, {.budget = 20}).points(), lower);
+}
+
+TEST(Simulation, CountsForwardsAndSaysWhereThePeakLies) {
+  const auto chain = chain_of(kUneven);
+  const auto kept = refrain::simulate({5, {{{0, 5}, false}}}, chain);
+  EXPECT_EQ(kept.forwards, 5);
+  EXPECT_EQ(kept.peak, 294);
+  EXPECT_EQ(kept.peak_stage, 4);  // its backward: 240 kept before it, 22 + 17 + 10, 5 behind
+  const auto replayed = refrain::simulate({5, {{{0, 3}, true}, {{3, 5}, false}}}, chain);
+  EXPECT_EQ(replayed.forwards, 8);
+}
+
+TEST(Simulation, RefusesAScheduleForAnotherChain) {
+  EXPECT_THROW((void)refrain::simulate({4, {{{0, 4}, false}}}, chain_of(kUneven)),
+               refrain::PlanError);
 }
 
 }  // namespace

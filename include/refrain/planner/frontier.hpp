@@ -121,9 +121,9 @@ class Frontier {
   [[nodiscard]] std::int64_t boundary(std::int64_t i) const {
     return i > chain_.size() ? 0 : chain_.boundary(i);
   }
-  [[nodiscard]] StageOption plain(std::int64_t i) const {
-    if (i < chain_.size()) return chain_[i].plain();
-    return {"loss", chain_.loss, 0, 0, 0, chain_.loss_peak, chain_.loss_peak};
+  [[nodiscard]] GradRun plain(std::int64_t i) const {
+    if (i < chain_.size()) return chain_[i].plain;
+    return {chain_.loss, 0, 0, 0, chain_.loss_peak, chain_.loss_peak};
   }
 
   void solve(std::int64_t first, std::int64_t last) {
@@ -150,7 +150,7 @@ class Frontier {
   }
 
   void run_first_plainly(std::int64_t first, std::int64_t last, Cell& best) {
-    const StageOption how = plain(first);
+    const GradRun how = plain(first);
     const double seconds = how.forward + how.backward;
     std::int64_t need = boundary_held(last + 1) + how.forward_peak;
     if (executor_ == Executor::Flat) {
