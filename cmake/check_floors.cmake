@@ -12,7 +12,7 @@ set(refrain_floor_2
     "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
     "detail/(outside_state|outside_tensors|input_entries|random_state|stream_order|footprint)"
     "detail/(operator_traits|tensor_facts|layout|written_shapes|outside_graph|other_path|rebuilder)"
-    "detail/(first_run|region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
+    "detail/(births|first_run|region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
     "detail/(turn|short_what|step_meter|step_trace|tensor_difference)")
 set(refrain_floor_3 tier tier/.+)
 set(refrain_floor_4 replay "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")

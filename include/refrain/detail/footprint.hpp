@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/births.hpp>
 #include <refrain/detail/input_entries.hpp>
 #include <refrain/detail/layout.hpp>
 #include <refrain/detail/op_tap.hpp>
@@ -113,7 +114,7 @@ class Footprint final : public OpObserver {
 
   /// Whether an operator of this run made the tensor, be it a view of memory from outside.
   [[nodiscard]] bool made_inside(const at::Tensor& tensor) const {
-    return births_->born.find(tensor.unsafeGetTensorImpl()) >= start_;
+    return births_->of(tensor) >= start_;
   }
 
   /// Call after the run. An argument that it changed is a copy in the replay, where nobody else may
@@ -132,7 +133,7 @@ class Footprint final : public OpObserver {
   /// Call inside the run, before anything else: it will change the tensor where operators do not
   /// show it.
   void declare_written(const at::Tensor& tensor) {
-    const std::int64_t born = births_->born.find(tensor.unsafeGetTensorImpl());
+    const std::int64_t born = births_->of(tensor);
     for (Footprint* region = this; region != nullptr && born < region->start_;
          region = region->parent_) {
       if (region->captured_.find(tensor.unsafeGetTensorImpl()) == kWritten) continue;
@@ -145,7 +146,7 @@ class Footprint final : public OpObserver {
     const OperatorTraits& traits = OperatorTraits::of(op);
     running_ = &traits;
     shapes_.clear();
-    read_now_.clear();
+    births_->operator_begins();
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
@@ -157,7 +158,7 @@ class Footprint final : public OpObserver {
                         [&](const at::Tensor& tensor) { note_write(tensor, {.counted = false}); });
       }
     }
-    ++births_->clock;
+    births_->next_moment();
   }
 
   void after(const OperatorStack& stack) override {
@@ -167,28 +168,19 @@ class Footprint final : public OpObserver {
     ++work_.operators;
     for (std::size_t i = 0; i < count; ++i) {
       for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
-        const void* const impl = tensor.unsafeGetTensorImpl();
         work_.bytes += bytes_of(tensor);
         // An operator may hand back an argument as it is.
-        if (captured_.find(impl) != PointerMap::kAbsent) return;
-        births_->born.set(impl, births_->clock);
-        if (is_new_memory(tensor)) births_->born.set(storage_of(tensor), births_->clock);
+        if (captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent) return;
+        births_->result(tensor);
       });
     }
   }
 
  private:
-  /// When each tensor and its memory was made, for the outermost region of this thread and all
-  /// inside it.
-  struct Births {
-    PointerMap born;
-    std::int64_t clock = 0;
-  };
-
   void begin(Footprint* parent) {
     parent_ = parent;
     births_ = parent == nullptr ? &own_births_ : parent->births_;
-    start_ = ++births_->clock;
+    start_ = births_->next_moment();
   }
 
   template <class Visit>
@@ -207,10 +199,11 @@ class Footprint final : public OpObserver {
   void note_read(const at::Tensor& tensor, const OperatorHandle& op, std::size_t argument) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     if (impl->is_wrapped_number()) return;  // a plain number in disguise
-    read_now_.push_back(storage_of(tensor));
-    std::int64_t born = births_->born.find(impl);
+    const void* const storage = storage_of(tensor);
+    births_->argument(storage);
+    std::int64_t born = births_->of(tensor);
     // Autograd makes a new tensor of what it saved, in the same memory, where no operator shows it.
-    if (born < start_) born = std::max(born, births_->born.find(storage_of(tensor)));
+    if (born < start_) born = std::max(born, births_->of_memory(storage));
     for (Footprint* region = this; region != nullptr && born < region->start_;
          region = region->parent_) {
       if (region->captured_.find(impl) != PointerMap::kAbsent) break;
@@ -254,18 +247,9 @@ class Footprint final : public OpObserver {
     }
   }
 
-  /// Of a result of the operator that ran just now: nobody else holds it, but for autograd, which
-  /// may hold the memory.
-  [[nodiscard]] bool is_new_memory(const at::Tensor& tensor) const {
-    if (!tensor.has_storage()) return false;
-    return tensor.storage().use_count() == 1 ||
-           (tensor.use_count() == 1 && !contains(read_now_, storage_of(tensor)));
-  }
-
   [[nodiscard]] bool is_captured(const at::Tensor& tensor) const {
-    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    return births_->born.find(impl) < start_ && births_->born.find(storage_of(tensor)) < start_ &&
-           !inputs_.contains(impl);
+    return births_->of(tensor) < start_ && births_->of_memory(storage_of(tensor)) < start_ &&
+           !inputs_.contains(tensor.unsafeGetTensorImpl());
   }
 
   struct Write {
@@ -277,7 +261,7 @@ class Footprint final : public OpObserver {
     const void* const storage = storage_of(tensor);
     // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one
     // that died.
-    const std::int64_t born = births_->born.find(storage);
+    const std::int64_t born = births_->of_memory(storage);
     for (Footprint* region = this; region != nullptr && born < region->start_;
          region = region->parent_) {
       // Memory that nobody has been seen to make or read is taken as outside where that costs no
@@ -293,7 +277,7 @@ class Footprint final : public OpObserver {
   /// Whether the storage came from outside: an argument or something captured. Its address may have
   /// been used before.
   bool holds(const void* storage) const {
-    return contains(outside_storages_, storage) && births_->born.find(storage) < start_;
+    return contains(outside_storages_, storage) && births_->of_memory(storage) < start_;
   }
 
   void declare_entry(const at::Tensor& tensor) {
@@ -365,10 +349,9 @@ class Footprint final : public OpObserver {
   TrackedWrites tracked_writes_;
   Footprint* parent_ = nullptr;
   Births own_births_;
-  Births* births_ = nullptr;
+  Births* births_ = nullptr;  ///< Of the outermost region of this thread.
   std::int64_t start_ = 0;
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
-  std::vector<const void*> read_now_;        ///< The storages of its arguments.
   PointerMap captured_;
   Work work_;
   WrittenShapes shapes_;

@@ -4,6 +4,7 @@
 #include <refrain/detail/graph_border.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -80,11 +81,12 @@ class OutsideGraphScope {
     }
   };
 
+  static constexpr unsigned kUsualTensors = 8;
   static inline constinit thread_local const OutsideGraphScope* innermost_ = nullptr;
 
   const OutsideGraphScope* before_;
   GraphBorder border_;
-  std::vector<Guarded> tensors_;
+  c10::SmallVector<Guarded, kUsualTensors> tensors_;
 };
 
 /// A `backward()` as a replay may run it: through the graph that the replay made, to leaves that it

@@ -46,10 +46,9 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     EngineProxy::install();
     OpTap::stop_if_asked();
     never_stops_ = run.is_noexcept;
-    const Remember remember = run.watch != nullptr || never_stops_ ? Remember::Yes : Remember::No;
+    remembers_ = run.watch != nullptr || never_stops_;
     Footprint footprint(name(), inputs);
-    Recorder recorder(*this, footprint, remember);
-    remembers_ = remember == Remember::Yes;
+    Recorder recorder(*this, footprint);
     try {
       first_run(footprint, &recorder, run.call);
     } catch (...) {
@@ -63,13 +62,11 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   }
 
  private:
-  enum class Remember { No, Yes };
-
   /// The engine's hold on a slot. Lives as long as autograd wants the tensor.
   class SlotHook final : public torch::autograd::SavedVariableHooks {
    public:
-    SlotHook(std::shared_ptr<HooksFrame> frame, Footprint& footprint, Remember remember)
-        : frame_(std::move(frame)), footprint_(&footprint), remember_(remember) {}
+    SlotHook(std::shared_ptr<HooksFrame> frame, Footprint& footprint)
+        : frame_(std::move(frame)), footprint_(&footprint) {}
     SlotHook(const SlotHook&) = delete;
     SlotHook& operator=(const SlotHook&) = delete;
     ~SlotHook() override {
@@ -77,7 +74,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     }
 
     void call_pack_hook(const at::Tensor& tensor) override {
-      slot_ = frame_->record(tensor, *footprint_, remember_);
+      slot_ = frame_->record(tensor, *footprint_);
       packed_ = true;
     }
     at::Tensor call_unpack_hook() override { return frame_->rebuilt(slot_); }
@@ -86,22 +83,20 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     std::shared_ptr<HooksFrame> frame_;
     Footprint* footprint_;  // of the first run, which is over when the tensor is asked for
     std::size_t slot_ = 0;
-    Remember remember_;
     bool packed_ = false;
   };
 
   class Recorder final : public HookMaker {
    public:
-    Recorder(HooksFrame& frame, Footprint& footprint, Remember remember)
-        : frame_(frame.shared_from_this()), footprint_(footprint), remember_(remember) {}
+    Recorder(HooksFrame& frame, Footprint& footprint)
+        : frame_(frame.shared_from_this()), footprint_(footprint) {}
     std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
-      return std::make_unique<SlotHook>(frame_, footprint_, remember_);
+      return std::make_unique<SlotHook>(frame_, footprint_);
     }
 
    private:
     std::shared_ptr<HooksFrame> frame_;
     Footprint& footprint_;
-    Remember remember_;
   };
 
   /// While the first run goes on its last tensor is not known to be the last: a replay must end
@@ -116,10 +111,10 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     return stop_rule_.at_once() ? Stop::AtOnce : Stop::AtNextOperator;
   }
 
-  std::size_t record(const at::Tensor& tensor, const Footprint& footprint, Remember remember) {
+  std::size_t record(const at::Tensor& tensor, const Footprint& footprint) {
     stop_rule_.saved(tensor, footprint);
     slots_.emplace_back(tensor);
-    if (remember == Remember::Yes) slots_.back().fill(tensor.tensor_data());
+    if (remembers_) slots_.back().fill(tensor.tensor_data());
     return slots_.size() - 1;
   }
 
