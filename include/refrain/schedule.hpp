@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,9 +15,11 @@ namespace refrain {
 
 /// Who runs a plan, which decides how long gradients at the borders of segments live.
 enum class Executor {
-  Flat,    ///< Lets a border's gradient go as soon as it is consumed.
-  Nested,  ///< Calls inside calls: an outer segment's border holds its gradient while it is
-           ///< replayed and run backward.
+  Hooks,   ///< `Route::Hooks`: autograd's own graph. The engine alone holds gradients, and a replay
+           ///< stops early.
+  Nested,  ///< `Route::Function`: calls inside calls. An outer segment's border holds its gradient
+           ///< while it is replayed and run backward.
+  Flat,    ///< One loop over all stages, as solvers from papers have it: an engine call a stage.
 };
 
 /// What a plan costs.
@@ -38,33 +41,37 @@ class ScheduleMachine {
       : chain_(chain), executor_(executor), live_(chain.boundary(0)) {}
 
   ScheduleCost play(const Segmentation& cut) {
-    forward(cut.nodes());
+    forward(cut.nodes(), cut.stages());
     touch(chain_.loss_peak, chain_.size());
     cost_.seconds += chain_.loss;
-    allocate(gradient(chain_.size()), chain_.size());
-    backward(cut.nodes(), /*pinned=*/false);
+    live_ += chain_.held + gradient(chain_.size());
+    backward(cut.nodes(), {});
     return cost_;
   }
 
  private:
-  void forward(const std::vector<SegmentNode>& nodes) {
+  /// The end of a list of nodes that is run backward.
+  struct End {
+    bool pinned = false;         ///< The gradient of the last result is somebody else's and stays.
+    std::int64_t replayed = -1;  ///< The last stage, if it is replayed and run backward in one.
+  };
+
+  /// Stages from `end` on are not run, nor is a last segment whose result nobody would read.
+  void forward(const std::vector<SegmentNode>& nodes, std::int64_t end) {
     for (const SegmentNode& node : nodes) {
-      if (!node.replayed) {
-        forward_plain(node.range);
+      if (node.replayed) {
+        if (node.range.end <= end) sweep(node.range);
       } else {
-        sweep(node.range);
+        for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i)
+          forward_plain(i, chain_[i].way(node.option));
       }
     }
   }
 
-  void forward_plain(Segment range) {
-    for (std::int64_t i = range.begin; i < range.end; ++i) {
-      const GradRun& how = chain_[i].plain;
-      touch(how.forward_peak, i);
-      allocate(how.saved, i);
-      cost_.seconds += how.forward;
-      ++cost_.forwards;
-    }
+  void forward_plain(std::int64_t i, const GradRun& how) {
+    touch(how.forward_peak, i);
+    allocate(how.saved, i);
+    ran_forward(how.forward);
   }
 
   /// Keeps the input and the result alone.
@@ -73,52 +80,61 @@ class ScheduleMachine {
       touch(chain_[i].nograd_peak, i);
       allocate(chain_[i].output, i);
       if (i > range.begin) live_ -= chain_[i].input;
-      cost_.seconds += chain_[i].nograd_forward;
-      ++cost_.forwards;
+      ran_forward(chain_[i].nograd_forward);
     }
   }
 
-  /// `pinned`: the gradient of the last result is somebody else's and stays.
-  void backward(const std::vector<SegmentNode>& nodes, bool pinned) {
+  void backward(const std::vector<SegmentNode>& nodes, End end) {
     for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
       if (node->replayed) {
-        backward_replayed(*node, pinned);
+        // The result is dropped: who read it is done.
+        if (node->range.end != end.replayed + 1) live_ -= chain_.boundary(node->range.end);
+        backward_replayed(*node, end.pinned);
+        end.pinned = false;
       } else {
-        for (std::int64_t i = node->range.end; i-- > node->range.begin; pinned = false)
-          backward_plain(i, pinned);
+        for (std::int64_t i = node->range.end; i-- > node->range.begin; end.pinned = false)
+          backward_plain(i, chain_[i].way(node->option), end);
       }
-      pinned = false;
     }
   }
 
-  void backward_plain(std::int64_t i, bool pinned) {
-    const GradRun& how = chain_[i].plain;
-    live_ -= how.saved;
-    if (executor_ == Executor::Nested && !pinned) {
+  void backward_plain(std::int64_t i, const GradRun& how, const End& end) {
+    if (i == end.replayed) {
       live_ -= gradient(i + 1);
-      touch(how.backward_peak_with_gradient, i);
+      touch(how.replay_peak, i);
+      ran_forward(how.forward);
     } else {
-      touch(how.backward_peak, i);
-      if (!pinned) live_ -= gradient(i + 1);
+      live_ -= how.saved;
+      const bool counted = executor_ == Executor::Flat || end.pinned;
+      if (!counted) live_ -= gradient(i + 1);
+      touch(counted ? how.backward_peak : how.backward_peak_with_gradient, i);
+      if (counted && !end.pinned) live_ -= gradient(i + 1);
     }
-    allocate(gradient(i), i);
+    live_ += gradient(i) + chain_[i].gradients;
     cost_.seconds += how.backward;
   }
 
   void backward_replayed(const SegmentNode& node, bool pinned) {
     const Segment range = node.range;
-    live_ -= chain_.boundary(range.end);  // the result: who read it is done
     const std::vector<SegmentNode> whole = {{range, false}};
     const std::vector<SegmentNode>& inside = node.inside.empty() ? whole : node.inside;
-    forward(inside);
     cost_.seconds -= chain_[range.end - 1].tail;
+    if (executor_ == Executor::Hooks) {
+      forward(inside, range.end - 1);
+      return backward(inside, {.replayed = range.end - 1});
+    }
+    forward(inside, range.end);
     const bool nested = executor_ == Executor::Nested;
-    backward(inside, nested || pinned);
+    backward(inside, {.pinned = nested || pinned});
     if (nested && !pinned) live_ -= gradient(range.end);
   }
 
   [[nodiscard]] std::int64_t gradient(std::int64_t i) const { return chain_.boundary(i); }
 
+  void ran_forward(double seconds) {
+    cost_.seconds += seconds;
+    ++cost_.forwards;
+  }
   void allocate(std::int64_t bytes, std::int64_t stage) {
     live_ += bytes;
     touch(0, stage);
@@ -135,19 +151,33 @@ class ScheduleMachine {
   ScheduleCost cost_;
 };
 
+inline void check_options(const std::vector<SegmentNode>& nodes, const ChainCost& chain) {
+  for (const SegmentNode& node : nodes) {
+    check_options(node.inside, chain);
+    for (std::int64_t i = node.range.begin; i < node.range.end; ++i) {
+      if (node.option < chain[i].ways()) continue;
+      throw PlanError(
+          fmt::format("stage {} (`{}`) has no option {}.", i, chain[i].name, node.option),
+          fmt::format("it has {}; 0 is to run it plainly.", chain[i].options.size()));
+    }
+  }
+}
+
 }  // namespace detail
 
 /// What a schedule costs on a chain: the machine that judges every plan, whoever made it.
 ///
-/// Throws `PlanError` if the schedule is for another number of stages. Time: the number of forwards
+/// Throws `PlanError` if the schedule is for another number of stages, or runs an option that a
+/// stage does not have. Time: the number of forwards
 /// and backwards that it plays.
 [[nodiscard]] inline ScheduleCost simulate(const Segmentation& cut, const ChainCost& chain,
-                                           Executor executor = Executor::Flat) {
+                                           Executor executor = Executor::Hooks) {
   if (cut.stages() != chain.size()) {
     throw PlanError(fmt::format("a schedule of {} stages cannot be played on a chain of {}.",
                                 cut.stages(), chain.size()),
                     fmt::format("got: {}", cut));
   }
+  detail::check_options(cut.nodes(), chain);
   return detail::ScheduleMachine(chain, executor).play(cut);
 }
 

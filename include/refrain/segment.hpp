@@ -27,7 +27,8 @@ struct SegmentNode {
   Segment range;
   bool replayed = false;
   std::vector<SegmentNode> inside =
-      {};  ///< How the replay itself is cut; empty: its stages run plainly.
+      {};                   ///< How the replay itself is cut; empty: its stages run plainly.
+  std::int64_t option = 0;  ///< Which of each stage's options it runs; 0: plainly.
 
   friend bool operator==(const SegmentNode&, const SegmentNode&) = default;
 };
@@ -36,13 +37,15 @@ struct SegmentNode {
   return fmt::format("[{},{})", segment.begin, segment.end);
 }
 
-/// "[0,3)* [3,6)* [6,9)": a star is a replay, and "[0,4)*([0,2)* [2,4))" is one that is itself cut.
+/// "[0,3)* [3,6)* [6,9)": a star is a replay, and "[0,4)*([0,2)* [2,4))" is one that is itself cut;
+/// "[6,9):1" runs the first option of its stages.
 [[nodiscard]] inline std::string to_string(const std::vector<SegmentNode>& nodes) {
   std::string text;
   for (const SegmentNode& node : nodes) {
     if (!text.empty()) text += ' ';
     text += to_string(node.range);
     if (node.replayed) text += '*';
+    if (node.option != 0) text += fmt::format(":{}", node.option);
     if (!node.inside.empty()) text += fmt::format("({})", to_string(node.inside));
   }
   return text;
@@ -82,6 +85,8 @@ class Segmentation {
       if (node.range.size() < 1) fail(node.range, "has no stage", nodes, whole);
       if (!node.inside.empty() && !node.replayed)
         fail(node.range, "is cut but not replayed", nodes, whole);
+      if (node.option < 0 || (node.option > 0 && node.replayed))
+        fail(node.range, fmt::format("cannot run option {}", node.option), nodes, whole);
       if (!node.inside.empty()) check(node.inside, node.range);
       next = node.range.end;
     }

@@ -19,6 +19,9 @@ struct GradRun {
   std::int64_t backward_peak = 0;  ///< While the backward runs, the output's gradient not counted.
   /// The same where the engine alone holds the output's gradient, and counted.
   std::int64_t backward_peak_with_gradient = 0;
+  /// While the stage, the last of a region, is replayed and run backward, the output's gradient
+  /// counted: the replay stops early and makes no output that nobody saves.
+  std::int64_t replay_peak = 0;
 
   friend bool operator==(const GradRun&, const GradRun&) = default;
 };
@@ -32,7 +35,16 @@ struct StageCost {
   std::int64_t nograd_peak = 0;
   /// What a replay that ends with this stage saves by stopping early, in seconds.
   double tail = 0;
+  /// Bytes that its backward leaves behind: gradients of parameters that had none.
+  std::int64_t gradients = 0;
   GradRun plain;
+  std::vector<GradRun> options = {};  ///< Other ways to run it: some of it kept, some replayed.
+
+  /// How it runs in `option`: 0 is plainly.
+  [[nodiscard]] const GradRun& way(std::int64_t option) const {
+    return option == 0 ? plain : options[static_cast<std::size_t>(option - 1)];
+  }
+  [[nodiscard]] std::int64_t ways() const { return 1 + static_cast<std::int64_t>(options.size()); }
 
   friend bool operator==(const StageCost&, const StageCost&) = default;
 };
@@ -43,6 +55,8 @@ struct ChainCost {
   /// While the loss runs, beyond its input: the gradient that it makes, and temporaries.
   std::int64_t loss_peak = 0;
   double loss = 0;  ///< Seconds of the loss, forward and backward.
+  /// Bytes that stay from the loss to the end of the step: the output, where the caller holds it.
+  std::int64_t held = 0;
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(stages.size()); }
   [[nodiscard]] const StageCost& operator[](std::int64_t i) const {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "support/oracles.hpp"
 #include <refrain/planner/frontier.hpp>
 #include <refrain/schedule.hpp>
 
@@ -13,45 +14,9 @@ namespace {
 using refrain::ChainCost;
 using refrain::Executor;
 using refrain::planner::Frontier;
+using support::Additive;
+using support::equal_chain;
 using Points = std::vector<Frontier::Point>;
-
-/// In the additive form: temporaries on top of what a stage keeps.
-struct Additive {
-  std::vector<std::int64_t> boundaries, saved, forward, backward, forward_more, backward_more;
-  std::vector<double> tail;
-};
-
-ChainCost chain_of(const Additive& given) {
-  ChainCost chain;
-  for (std::size_t i = 0; i < given.saved.size(); ++i) {
-    refrain::StageCost stage;
-    stage.input = given.boundaries[i];
-    stage.output = given.boundaries[i + 1];
-    stage.nograd_forward = static_cast<double>(given.forward[i]);
-    stage.nograd_peak = stage.output + given.forward_more[i];
-    stage.tail = given.tail.empty() ? 0 : given.tail[i];
-    auto& plain = stage.plain;
-    plain.forward = static_cast<double>(given.forward[i]);
-    plain.backward = static_cast<double>(given.backward[i]);
-    plain.saved = given.saved[i];
-    plain.forward_peak = given.saved[i] + given.forward_more[i];
-    plain.backward_peak = given.saved[i] + stage.input + given.backward_more[i];
-    plain.backward_peak_with_gradient = plain.backward_peak + stage.output;
-    chain.stages.push_back(stage);
-  }
-  chain.loss_peak = given.boundaries.back();
-  return chain;
-}
-
-ChainCost equal_chain(std::size_t stages, std::int64_t saved) {
-  return chain_of({.boundaries = std::vector<std::int64_t>(stages + 1, 1),
-                   .saved = std::vector<std::int64_t>(stages, saved),
-                   .forward = std::vector<std::int64_t>(stages, 1),
-                   .backward = std::vector<std::int64_t>(stages, 0),
-                   .forward_more = std::vector<std::int64_t>(stages, 0),
-                   .backward_more = std::vector<std::int64_t>(stages, 0),
-                   .tail = {}});
-}
 
 // Frontiers found by enumerating all 394 plans of this chain.
 const Additive kUneven = {.boundaries = {20, 15, 19, 18, 17, 5},
@@ -63,10 +28,10 @@ const Additive kUneven = {.boundaries = {20, 15, 19, 18, 17, 5},
                           .tail = {}};
 
 TEST(Frontier, IsTheBestOfAllPlansOfAnUnevenChain) {
-  const auto chain = chain_of(kUneven);
+  const auto chain = kUneven.chain();
   const Points flat = {{146, 182}, {149, 175}, {161, 168}, {162, 164}, {165, 156}, {170, 152},
                        {177, 145}, {198, 144}, {214, 133}, {253, 127}, {255, 126}, {294, 120}};
-  EXPECT_EQ(Frontier(chain).points(), flat);
+  EXPECT_EQ(Frontier(chain, Executor::Flat).points(), flat);
   EXPECT_EQ(Frontier(chain, Executor::Nested).points(), Points({{152, 175},
                                                                 {161, 168},
                                                                 {162, 164},
@@ -83,24 +48,24 @@ TEST(Frontier, IsTheBestOfAllPlansOfAnUnevenChain) {
 TEST(Frontier, CountsWhatEarlyStopSaves) {
   auto given = kUneven;
   given.tail = {2, 4, 2, 3, 0};
-  EXPECT_EQ(Frontier(chain_of(given)).points(), Points({{146, 171},
-                                                        {149, 166},
-                                                        {152, 164},
-                                                        {161, 157},
-                                                        {162, 156},
-                                                        {165, 147},
-                                                        {177, 141},
-                                                        {181, 139},
-                                                        {196, 137},
-                                                        {214, 129},
-                                                        {253, 125},
-                                                        {255, 124},
-                                                        {294, 120}}));
+  EXPECT_EQ(Frontier(given.chain(), Executor::Flat).points(), Points({{146, 171},
+                                                                      {149, 166},
+                                                                      {152, 164},
+                                                                      {161, 157},
+                                                                      {162, 156},
+                                                                      {165, 147},
+                                                                      {177, 141},
+                                                                      {181, 139},
+                                                                      {196, 137},
+                                                                      {214, 129},
+                                                                      {253, 125},
+                                                                      {255, 124},
+                                                                      {294, 120}}));
 }
 
 TEST(Frontier, PromisesWhatTheSimulationPlays) {
-  for (const auto executor : {Executor::Flat, Executor::Nested}) {
-    for (const auto& chain : {chain_of(kUneven), equal_chain(12, 3), equal_chain(9, 17)}) {
+  for (const auto executor : {Executor::Hooks, Executor::Nested, Executor::Flat}) {
+    for (const auto& chain : {kUneven.chain(), equal_chain(12, 3), equal_chain(9, 17)}) {
       const Frontier frontier(chain, executor);
       for (const auto& point : frontier.points()) {
         const auto cost = refrain::simulate(frontier.plan(point.peak), chain, executor);
@@ -116,13 +81,13 @@ TEST(Frontier, EqualStagesNeedFourMoreThanOneKeepsAndNestedOnesALogarithm) {
     const auto chain = equal_chain(stages, 3);
     std::int64_t levels = 0;
     while ((std::size_t{2} << levels) <= stages) ++levels;
-    EXPECT_EQ(Frontier(chain).points().front().peak, 7);
+    EXPECT_EQ(Frontier(chain, Executor::Flat).points().front().peak, 7);
     EXPECT_EQ(Frontier(chain, Executor::Nested).points().front().peak, 6 + levels);
   }
 }
 
 TEST(Frontier, SaysWhatTheLeastPeakIs) {
-  const Frontier frontier(chain_of(kUneven));
+  const Frontier frontier(kUneven.chain(), Executor::Flat);
   try {
     (void)frontier.plan(145);
     FAIL() << "145 bytes are too few";
@@ -134,7 +99,7 @@ TEST(Frontier, SaysWhatTheLeastPeakIs) {
 TEST(Frontier, OfShorterListsIsNeverBetterThanItCanBe) {
   const auto chain = equal_chain(24, 5);
   const Frontier exact(chain);
-  const Frontier capped(chain, Executor::Flat, {.longest_list = 8});
+  const Frontier capped(chain, Executor::Hooks, {.longest_list = 8});
   ASSERT_FALSE(capped.points().empty());
   EXPECT_LE(capped.points().size(), 8U);
   EXPECT_EQ(capped.points().back(), exact.points().back());
@@ -151,12 +116,12 @@ TEST(Frontier, WithinABudgetIsTheLowerPartOfTheWhole) {
   for (const auto& point : Frontier(chain).points()) {
     if (point.peak <= 20) lower.push_back(point);
   }
-  EXPECT_EQ(Frontier(chain, Executor::Flat, {.budget = 20}).points(), lower);
+  EXPECT_EQ(Frontier(chain, Executor::Hooks, {.budget = 20}).points(), lower);
 }
 
 TEST(Simulation, CountsForwardsAndSaysWhereThePeakLies) {
-  const auto chain = chain_of(kUneven);
-  const auto kept = refrain::simulate({5, {{{0, 5}, false}}}, chain);
+  const auto chain = kUneven.chain();
+  const auto kept = refrain::simulate({5, {{{0, 5}, false}}}, chain, Executor::Flat);
   EXPECT_EQ(kept.forwards, 5);
   EXPECT_EQ(kept.peak, 294);
   EXPECT_EQ(kept.peak_stage, 4);  // its backward: 240 kept before it, 22 + 17 + 10, 5 behind
@@ -164,8 +129,18 @@ TEST(Simulation, CountsForwardsAndSaysWhereThePeakLies) {
   EXPECT_EQ(replayed.forwards, 8);
 }
 
+TEST(Simulation, RefusesAnOptionThatAStageDoesNotHave) {
+  try {
+    (void)refrain::simulate({5, {{{0, 3}, false, {}, 2}, {{3, 5}, false}}}, kUneven.chain());
+    FAIL() << "the stages have no options";
+  } catch (const refrain::PlanError& error) {
+    EXPECT_STREQ(error.what(),
+                 "refrain: stage 0 (``) has no option 2.\n  it has 0; 0 is to run it plainly.");
+  }
+}
+
 TEST(Simulation, RefusesAScheduleForAnotherChain) {
-  EXPECT_THROW((void)refrain::simulate({4, {{{0, 4}, false}}}, chain_of(kUneven)),
+  EXPECT_THROW((void)refrain::simulate({4, {{{0, 4}, false}}}, kUneven.chain()),
                refrain::PlanError);
 }
 

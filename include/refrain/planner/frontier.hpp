@@ -46,18 +46,19 @@ class Frontier {
     friend bool operator==(const Point&, const Point&) = default;
   };
 
-  explicit Frontier(const ChainCost& chain, Executor executor = Executor::Flat)
+  explicit Frontier(const ChainCost& chain, Executor executor = Executor::Hooks)
       : Frontier(chain, executor, Limits()) {}
 
   Frontier(const ChainCost& chain, Executor executor, Limits limits)
-      : chain_(chain), executor_(executor), limits_(limits), equal_(all_equal(chain)) {
+      : chain_(chain), executor_(executor), limits_(limits) {
     limits_.budget -= chain.boundary(0);  // cells do not count the chain's input
+    note_runs();
+    note_gradients();
     const std::int64_t last = chain.size();
-    cells_.resize(static_cast<std::size_t>((last + 1) * (equal_ ? 2 : last + 1)));
+    cells_.resize(static_cast<std::size_t>((last + 1) * (last + 1)));
     for (std::int64_t length = 0; length <= last; ++length) {
       for (std::int64_t first = 0; first + length <= last; ++first) {
-        if (equal_ && first != 0 && first + length != last) continue;
-        solve(first, first + length);
+        if (first_like(first, first + length) == first) solve(first, first + length);
       }
     }
   }
@@ -88,47 +89,76 @@ class Frontier {
   }
 
  private:
-  /// From so many bytes on it takes so many seconds: by running the first stage plainly, or by
-  /// replaying the first `split` stages.
+  /// From so many bytes on it takes so many seconds: by running the first stage in one of its ways,
+  /// or by replaying the first `split` stages. The bytes count the gradient of the last result, but
+  /// neither the first stage's input nor what stages after the last leave behind.
   struct Step {
     std::int64_t bytes;
     double seconds;
-    std::int32_t split;  ///< 0: plainly
+    std::int32_t split;  ///< Or else minus the option.
     std::uint32_t left;
     std::uint32_t right;
   };
   using Cell = std::vector<Step>;  // by rising bytes and falling seconds
 
-  static bool all_equal(const ChainCost& chain) {
-    return std::all_of(chain.stages.begin(), chain.stages.end(), [&](const StageCost& stage) {
-      StageCost like = chain.stages.front();
-      like.name = stage.name;
-      return stage == like && stage.input == stage.output;
-    });
+  /// Stages that cost the same, one after the other, are a run: a cell within it depends on its
+  /// length alone.
+  void note_runs() {
+    for (std::int64_t i = 0; i < chain_.size(); ++i) {
+      const bool goes_on = i > 0 && alike(chain_[i - 1], chain_[i]);
+      run_begin_.push_back(goes_on ? run_begin_.back() : i);
+    }
+    run_begin_.push_back(chain_.size());
+  }
+
+  static bool alike(const StageCost& a, const StageCost& b) {
+    if (a.input != b.input || a.output != b.output || b.input != b.output) return false;
+    StageCost named = a;
+    named.name = b.name;
+    return named == b;
+  }
+
+  /// The first cell of the same length that has the same steps.
+  [[nodiscard]] std::int64_t first_like(std::int64_t first, std::int64_t last) const {
+    const std::int64_t begin = run_begin_[static_cast<std::size_t>(first)];
+    return begin == run_begin_[static_cast<std::size_t>(last)] ? begin : first;
+  }
+
+  void note_gradients() {
+    gradients_from_.assign(static_cast<std::size_t>(chain_.size() + 2), 0);
+    std::int64_t sum = chain_.held;
+    for (std::int64_t i = chain_.size(); i >= 0; --i) {
+      if (i < chain_.size()) sum += chain_[i].gradients;
+      gradients_from_[static_cast<std::size_t>(i)] = sum;
+    }
+  }
+
+  /// What the backwards of the stages `begin` to `last`, the loss among them, leave behind.
+  [[nodiscard]] std::int64_t left_behind(std::int64_t begin, std::int64_t last) const {
+    return gradients_from_[static_cast<std::size_t>(begin)] -
+           gradients_from_[static_cast<std::size_t>(last + 1)];
   }
 
   [[nodiscard]] std::size_t place(std::int64_t first, std::int64_t last) const {
-    const std::int64_t n = chain_.size() + 1;
-    if (!equal_) return static_cast<std::size_t>(first * n + last);
-    const bool with_loss = last == chain_.size();
-    return static_cast<std::size_t>((last - first) + (with_loss ? n : 0));
+    return static_cast<std::size_t>(first_like(first, last) * (chain_.size() + 1) + (last - first));
   }
   [[nodiscard]] const Cell& cell(std::int64_t first, std::int64_t last) const {
     return cells_[place(first, last)];
   }
 
-  // The loss is one more stage, that keeps nothing.
+  /// The loss is the stage after the last.
   [[nodiscard]] std::int64_t boundary(std::int64_t i) const {
     return i > chain_.size() ? 0 : chain_.boundary(i);
-  }
-  [[nodiscard]] GradRun plain(std::int64_t i) const {
-    if (i < chain_.size()) return chain_[i].plain;
-    return {chain_.loss, 0, 0, 0, chain_.loss_peak, chain_.loss_peak};
   }
 
   void solve(std::int64_t first, std::int64_t last) {
     Cell best;
-    run_first_plainly(first, last, best);
+    if (first == chain_.size()) {
+      add(best, {{chain_.loss_peak, chain_.loss, 0, 0, 0}});
+    } else {
+      for (std::int64_t option = 0; option < chain_[first].ways(); ++option)
+        run_first(first, last, option, best);
+    }
     if (first < last) {
       std::int64_t sweep = boundary_held(last + 1) + chain_[first].nograd_peak;
       double forwards = chain_[first].nograd_forward;
@@ -146,27 +176,37 @@ class Frontier {
 
   /// Bytes of the gradient behind a cell, where the cell's own account holds it.
   [[nodiscard]] std::int64_t boundary_held(std::int64_t i) const {
-    return executor_ == Executor::Flat ? boundary(i) : 0;
+    return executor_ == Executor::Nested ? 0 : boundary(i);
   }
 
-  void run_first_plainly(std::int64_t first, std::int64_t last, Cell& best) {
-    const GradRun how = plain(first);
+  void run_first(std::int64_t first, std::int64_t last, std::int64_t option, Cell& best) {
+    const GradRun& how = chain_[first].way(option);
     const double seconds = how.forward + how.backward;
-    std::int64_t need = boundary_held(last + 1) + how.forward_peak;
-    if (executor_ == Executor::Flat) {
-      need = std::max(need, boundary(first + 1) + how.backward_peak);
-    } else {
-      need = std::max(need, first == last ? how.backward_peak : how.backward_peak_with_gradient);
+    const std::int64_t need = need_of(first, last, how);
+    const auto mark = static_cast<std::int32_t>(-option);
+    if (first == last) {
+      scratch_.clear();
+      push({need, seconds, mark, 0, 0});
+      return add(best, scratch_);
     }
-    if (first == last) return add(best, {{need, seconds, 0, 0, 0}});
     const Cell& rest = cell(first + 1, last);
     scratch_.clear();
     for (std::size_t i = 0; i < rest.size(); ++i) {
-      const Step step = {std::max(need, rest[i].bytes + how.saved), rest[i].seconds + seconds, 0, 0,
-                         static_cast<std::uint32_t>(i)};
-      push(step);
+      push({std::max(need, rest[i].bytes + how.saved), rest[i].seconds + seconds, mark, 0,
+            static_cast<std::uint32_t>(i)});
     }
     add(best, scratch_);
+  }
+
+  [[nodiscard]] std::int64_t need_of(std::int64_t first, std::int64_t last,
+                                     const GradRun& how) const {
+    // A replay of the last stage runs backward at once.
+    if (first == last && executor_ == Executor::Hooks) return how.replay_peak;
+    std::int64_t backward = how.backward_peak_with_gradient;
+    if (executor_ == Executor::Flat) backward = boundary(first + 1) + how.backward_peak;
+    if (executor_ == Executor::Nested && first == last) backward = how.backward_peak;
+    return std::max(boundary_held(last + 1) + how.forward_peak,
+                    backward + left_behind(first + 1, last));
   }
 
   void replay_up_to(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
@@ -175,7 +215,8 @@ class Frontier {
     const Cell& right = cell(split, last);
     if (left.empty() || right.empty()) return;
     const std::int64_t right_more = boundary(split);
-    const std::int64_t left_more = executor_ == Executor::Flat ? 0 : boundary(split);
+    const std::int64_t left_more =
+        left_behind(split, last) + (executor_ == Executor::Nested ? boundary(split) : 0);
     const double seconds = forwards - chain_[split - 1].tail;
     std::size_t l = 0;
     std::size_t r = 0;
@@ -236,18 +277,18 @@ class Frontier {
                std::vector<SegmentNode>& nodes) const {
     while (first < chain_.size()) {
       const Step& step = cell(first, last)[index];
-      if (step.split == 0) {
-        if (!nodes.empty() && !nodes.back().replayed) {
+      if (step.split <= 0) {
+        if (!nodes.empty() && !nodes.back().replayed && nodes.back().option == -step.split) {
           ++nodes.back().range.end;
         } else {
-          nodes.push_back({{first, first + 1}, false});
+          nodes.push_back({{first, first + 1}, false, {}, -step.split});
         }
         if (first++ == last) return;
       } else {
         const std::int64_t split = first + step.split;
         SegmentNode node{{first, split}, true};
         extract(first, split - 1, step.left, node.inside);
-        if (node.inside.size() == 1 && !node.inside[0].replayed) node.inside.clear();
+        if (node.inside == std::vector<SegmentNode>{{node.range, false}}) node.inside.clear();
         nodes.push_back(std::move(node));
         first = split;
       }
@@ -258,7 +299,8 @@ class Frontier {
   ChainCost chain_;
   Executor executor_;
   Limits limits_;
-  bool equal_;
+  std::vector<std::int64_t> run_begin_;       ///< Of the run that each stage lies in.
+  std::vector<std::int64_t> gradients_from_;  ///< What all stages from each on leave behind.
   std::vector<Cell> cells_;
   Cell scratch_;
   Cell merged_;
