@@ -5,9 +5,12 @@
 #include <refrain/checkpoint.hpp>
 #include <refrain/enable.hpp>
 #include <refrain/error.hpp>
+#include <refrain/fit.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
+#include <refrain/plan.hpp>
 #include <refrain/policy.hpp>
+#include <refrain/profiler.hpp>
 #include <refrain/replay.hpp>
 #include <refrain/segment.hpp>
 #include <refrain/verify.hpp>

@@ -104,7 +104,7 @@ class Verifier {
           copy(fmt::format("captured buffer {}", trace.buffers.size() - owned.buffers.size()),
                write.live));
     }
-    put_back(captured);
+    undo(captured);
     trace.generators = generators();
     for (RandomState& generator : before) generator.restore();
     return trace;
@@ -215,12 +215,6 @@ class Verifier {
     const Owned& owned_;
     std::vector<OutsideWrite>& out_;
   };
-
-  static void put_back(std::vector<OutsideWrite>& captured) {
-    const at::NoGradGuard no_grad;
-    for (auto write = captured.rbegin(); write != captured.rend(); ++write)
-      write->live.copy_(write->entry);
-  }
 
   static NamedTensor copy(std::string name, const at::Tensor& tensor) {
     return {std::move(name), tensor.defined() ? tensor.detach().clone() : tensor};

@@ -81,4 +81,12 @@ class OutsideStateScope {
   std::vector<Now> now_;
 };
 
+/// Ends what a run did to tensors from outside: for good, and oldest contents last.
+inline void undo(std::vector<OutsideWrite>& writes) {
+  const at::NoGradGuard no_grad;
+  for (auto write = writes.rbegin(); write != writes.rend(); ++write) {
+    if (write->memory_is_there()) write->live.copy_(write->entry);
+  }
+}
+
 }  // namespace refrain::detail

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/chain_scan.hpp>
+#include <refrain/detail/profiled_chain.hpp>
+#include <refrain/detail/stage_meter.hpp>
+#include <refrain/detail/step_undone.hpp>
+#include <refrain/detail/terminal_progress.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/profile.hpp>
+#include <refrain/profile_options.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// Measures a chain, stage by stage.
+class ChainProfiler {
+ public:
+  ChainProfiler(const ProfileOptions& options, ProfiledChain chain)
+      : options_(options),
+        chain_(std::move(chain)),
+        device_(device_of(chain_)),
+        meter_(device_),
+        settings_(std::make_shared<RegionSettings>(
+            RegionSettings{options.checkpoint(), "the stage that is measured"})) {
+    if (chain_.layers.empty()) {
+      throw OptionError("cannot profile a chain without layers.");
+    }
+    if (device_.is_cpu()) require_counting("profile()");
+  }
+
+  [[nodiscard]] Profile run() {
+    {
+      StepUndone undone(options_.checkpoint().generators());
+      measure(undone);
+    }
+    profile_.device = device_.str();
+    const bool hooks = options_.checkpoint().route() == Route::Hooks;
+    profile_.executor = hooks ? Executor::Hooks : Executor::Nested;
+    profile_.resident = memory(device_).live;
+    profile_.slack += kScalars;
+    return std::move(profile_);
+  }
+
+ private:
+  static c10::Device device_of(const ProfiledChain& chain) {
+    for (const at::Tensor& tensor : chain.input.tensors()) return tensor.device();
+    return {c10::kCPU};
+  }
+
+  void measure(StepUndone& undone) {
+    const StorageSet constant(chain_.input.tensors());
+    const ChainScan scan = [&] {
+      const Footprint::Scope watched(&undone.footprint());
+      return ChainScan(chain_, constant, options_.loss());
+    }();
+    profile_.layers = scan.stages();
+    const TerminalProgress progress("profile", options_.progress());
+    ChainValue value = behind_sinks(chain_.input);
+    const auto stages = static_cast<std::int64_t>(profile_.layers.size());
+    for (std::int64_t i = 0; i < stages; ++i) {
+      measure_stage(i, scan, constant, value);
+      progress.done(i + 1, stages);
+    }
+    measure_loss(scan, constant, std::move(value));
+    fill_seconds();
+  }
+
+  /// `value` is the stage's input, and then the next one's.
+  void measure_stage(std::int64_t i, const ChainScan& scan, const StorageSet& constant,
+                     ChainValue& value) {
+    const Segment layers = profile_.layers[static_cast<std::size_t>(i)];
+    const bool last = i + 1 == static_cast<std::int64_t>(profile_.layers.size());
+    const bool held = last && options_.output() == StepOutput::Held;
+    const StageMeter::Run run = [this, layers](ChainValue given) {
+      for (std::int64_t k = layers.begin; k < layers.end; ++k)
+        given = chain_.layers[static_cast<std::size_t>(k)].run(std::move(given));
+      return given;
+    };
+    StageCost cost;
+    cost.name = name_of(layers);
+    StorageSet input(value.tensors());
+    input.remove(constant);
+    cost.input = input.bytes();
+    {
+      LeafGradients gradients;
+      add_leaves(gradients, scan, layers);
+      StageMeter meter(meter_, run, value, scan.result_gradients(layers.end - 1), gradients,
+                       settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
+      meter.measure_bytes(cost, constant);
+      profile_.slack += Bytes(kRegionDepth * meter.region_keeps());
+      StageTimes times;
+      for (std::int64_t n = 0; n < options_.repeats() || times.total() < options_.seconds(); ++n)
+        meter.measure_seconds(times);
+      times_.push_back(std::move(times));
+    }
+    value = behind_sinks(run(std::move(value)));
+    if (held) profile_.chain.held = cost.output;
+    profile_.chain.stages.push_back(std::move(cost));
+  }
+
+  [[nodiscard]] std::string name_of(Segment layers) const {
+    std::string name;
+    for (std::int64_t k = layers.begin; k < layers.end; ++k) {
+      if (!name.empty()) name += ", ";
+      name += chain_.layers[static_cast<std::size_t>(k)].type;
+    }
+    return name;
+  }
+
+  static void add_leaves(LeafGradients& gradients, const ChainScan& scan, Segment layers) {
+    const auto is_in = [](const std::vector<at::Tensor>& leaves, const at::Tensor& leaf) {
+      return std::any_of(leaves.begin(), leaves.end(),
+                         [&leaf](const at::Tensor& other) { return other.is_same(leaf); });
+    };
+    std::vector<at::Tensor> added;
+    for (std::int64_t k = layers.begin; k < layers.end; ++k) {
+      for (const at::Tensor& leaf : scan.facts()[static_cast<std::size_t>(k)].leaves) {
+        if (is_in(added, leaf)) continue;
+        added.push_back(leaf);
+        bool made_before = is_in(scan.loss_leaves(), leaf);
+        for (auto later = static_cast<std::size_t>(layers.end); later < scan.facts().size();
+             ++later) {
+          made_before = made_before || is_in(scan.facts()[later].leaves, leaf);
+        }
+        gradients.add(leaf, made_before);
+      }
+    }
+  }
+
+  void measure_loss(const ChainScan& scan, const StorageSet& constant, ChainValue value) {
+    ChainCost& chain = profile_.chain;
+    if (!options_.loss()) {
+      chain.loss_peak = chain.boundary(chain.size());
+      return;
+    }
+    profile_.measured_loss = true;
+    LeafGradients gradients;
+    for (const at::Tensor& leaf : scan.loss_leaves()) gradients.add(leaf, false);
+    std::vector<double> seconds;
+    double sum = 0;
+    for (std::int64_t n = 0; n <= options_.repeats() || sum < options_.seconds(); ++n) {
+      gradients.reset();
+      const auto begin = meter_.now();
+      options_.loss()(value).backward();
+      const double took = DeviceMeter::seconds(begin, meter_.now());
+      sum += took;
+      if (n > 0) seconds.push_back(took);  // the first warms up
+    }
+    chain.loss = StageTimes::median(std::move(seconds));
+    gradients.reset();
+    const auto& saves = scan.facts().back().saves_result;
+    const bool stays = options_.output() == StepOutput::Held ||
+                       std::find(saves.begin(), saves.end(), false) == saves.end();
+    const std::int64_t base = meter_.live();
+    const ChainValue holder = stays ? value : ChainValue();
+    StorageSet output(value.tensors());
+    output.remove(constant);
+    meter_.reset();
+    // The caller's until its backward is over, and not always small: mse_loss leaves it the memory
+    // of its temporaries.
+    const at::Tensor loss = options_.loss()(std::move(value));
+    loss.backward();
+    chain.loss_peak = meter_.peak() - base;
+    chain.held += meter_.live() - base + (stays ? 0 : output.bytes());
+  }
+
+  /// Stages that are of one type and take the same bytes are taken to take the same time.
+  void fill_seconds() {
+    auto& stages = profile_.chain.stages;
+    std::vector<StageTimes> pooled(stages.size());
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      for (std::size_t k = 0; k < stages.size(); ++k) {
+        // Not filled yet: equal means equal bytes and types.
+        if (stages[i] == stages[k]) pooled[i].add(times_[k]);
+      }
+    }
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      StageCost& stage = stages[i];
+      stage.plain.forward = StageTimes::median(pooled[i].forward);
+      stage.plain.backward = StageTimes::median(pooled[i].backward);
+      stage.nograd_forward = StageTimes::median(pooled[i].region_forward);
+      stage.tail = stage.plain.forward + stage.plain.backward -
+                   StageTimes::median(std::move(pooled[i].region_backward));
+    }
+  }
+
+  static constexpr Bytes kScalars{1024};           // the loss itself, and such
+  static constexpr std::int64_t kRegionDepth = 2;  // of nested regions, nearly always
+
+  const ProfileOptions& options_;
+  ProfiledChain chain_;
+  c10::Device device_;
+  DeviceMeter meter_;
+  std::shared_ptr<const RegionSettings> settings_;
+  Profile profile_;
+  std::vector<StageTimes> times_;
+};
+
+}  // namespace refrain::detail

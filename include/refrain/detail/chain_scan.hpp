@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/footprint.hpp>
+#include <refrain/detail/graph_ends.hpp>
+#include <refrain/detail/leaf_gradients.hpp>
+#include <refrain/detail/profiled_chain.hpp>
+#include <refrain/segment.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// The memory of tensors, each storage once, without holding it.
+class StorageSet {
+ public:
+  explicit StorageSet(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.has_storage() && !contains(storage_of(tensor))) {
+        storages_.push_back({storage_of(tensor),
+                             static_cast<std::int64_t>(tensor.storage().nbytes()),
+                             Weak(tensor.storage().getWeakStorageImpl())});
+      }
+    }
+  }
+
+  [[nodiscard]] bool contains(const void* storage) const {
+    return std::any_of(storages_.begin(), storages_.end(),
+                       [storage](const One& one) { return one.address == storage; });
+  }
+  void remove(const StorageSet& other) {
+    std::erase_if(storages_, [&other](const One& one) { return other.contains(one.address); });
+  }
+  [[nodiscard]] bool meets(const StorageSet& other) const {
+    return std::any_of(storages_.begin(), storages_.end(),
+                       [&other](const One& one) { return other.contains(one.address); });
+  }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const One& one : storages_) sum += one.bytes;
+    return sum;
+  }
+  /// Which of them somebody still holds.
+  [[nodiscard]] std::vector<bool> alive() const {
+    std::vector<bool> alive;
+    for (const One& one : storages_) alive.push_back(!one.weak.expired());
+    return alive;
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  struct One {
+    const void* address;
+    std::int64_t bytes;
+    Weak weak;
+  };
+  std::vector<One> storages_;
+};
+
+/// The leaves that gradients sent into `roots` reach.
+[[nodiscard]] inline std::vector<at::Tensor> leaves_below(const std::vector<at::Tensor>& roots) {
+  std::vector<at::Tensor> leaves;
+  std::unordered_set<const torch::autograd::Node*> seen;
+  torch::autograd::edge_list open;
+  for (const at::Tensor& root : roots) {
+    if (root.requires_grad()) open.push_back(torch::autograd::impl::gradient_edge(root));
+  }
+  while (!open.empty()) {
+    const torch::autograd::Edge edge = open.back();
+    open.pop_back();
+    if (!edge.is_valid() || !seen.insert(edge.function.get()).second) continue;
+    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get())) {
+      leaves.push_back(leaf->variable);
+    }
+    const auto& next = edge.function->next_edges();
+    open.insert(open.end(), next.begin(), next.end());
+  }
+  return leaves;
+}
+
+/// What one layer is like, apart from its costs.
+struct LayerFacts {
+  bool gives_input_back = false;   ///< Its result lies in its input's memory.
+  std::vector<bool> saves_input;   ///< For each storage of its input.
+  std::vector<bool> saves_result;  ///< For each storage of its result.
+  std::vector<at::Tensor> leaves;  ///< That its backward gives gradients to.
+  GradientLayouts gradients;       ///< Of its input.
+};
+
+/// The value as it would come from a layer before: its graph ends in sinks, which note how the
+/// gradients lie that they take.
+[[nodiscard]] inline ChainValue behind_sinks(ChainValue value, GradientLayouts* layouts = nullptr) {
+  for_each_tensor_in(value, [layouts](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    std::shared_ptr<GradientLayout> seen;
+    if (layouts != nullptr && tensor.requires_grad()) {
+      seen = std::make_shared<GradientLayout>();
+      layouts->push_back(seen);
+    }
+    tensor = GradientSink::behind(tensor, std::move(seen));
+  });
+  return value;
+}
+
+/// Runs each layer of a chain forward and backward, then the loss if there is one, and notes what
+/// they are like.
+class ChainScan {
+ public:
+  ChainScan(const ProfiledChain& chain, const StorageSet& constant,
+            const std::function<at::Tensor(ChainValue)>& loss) {
+    ChainValue value = chain.input;
+    for (const ProfiledLayer& layer : chain.layers) {
+      facts_.emplace_back();
+      LayerFacts& facts = facts_.back();
+      note_saves(layer, value, constant);
+      StorageSet before(value.tensors());
+      before.remove(constant);
+      ChainValue result = layer.run(behind_sinks(std::move(value), &facts.gradients));
+      facts.gives_input_back = StorageSet(result.tensors()).meets(before);
+      facts.leaves = leaves_below(result.tensors());
+      value = behind_sinks(result);
+      run_backward(std::exchange(result, {}).tensors(), facts.leaves);
+    }
+    if (!loss) return;
+    const at::Tensor total = loss(behind_sinks(std::move(value), &loss_gradients_));
+    loss_leaves_ = leaves_below({total});
+    run_backward({total}, loss_leaves_);
+  }
+
+  [[nodiscard]] const std::vector<LayerFacts>& facts() const { return facts_; }
+  [[nodiscard]] const std::vector<at::Tensor>& loss_leaves() const { return loss_leaves_; }
+  /// How the gradient of a layer's result lies.
+  [[nodiscard]] const GradientLayouts& result_gradients(std::int64_t layer) const {
+    const auto next = static_cast<std::size_t>(layer) + 1;
+    return next < facts_.size() ? facts_[next].gradients : loss_gradients_;
+  }
+
+  /// Layers that cannot be parted: see `Profile::layers`.
+  [[nodiscard]] std::vector<Segment> stages() const {
+    std::vector<Segment> stages;
+    const auto count = static_cast<std::int64_t>(facts_.size());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool joins = i > 0 && (fact(i).gives_input_back || nobody_saves_between(i - 1) ||
+                                   (stages.size() == 1 && only_gives_back(stages.back())));
+      if (joins) {
+        stages.back().end = i + 1;
+      } else {
+        stages.push_back({i, i + 1});
+      }
+    }
+    return stages;
+  }
+
+ private:
+  [[nodiscard]] const LayerFacts& fact(std::int64_t i) const {
+    return facts_[static_cast<std::size_t>(i)];
+  }
+
+  [[nodiscard]] bool nobody_saves_between(std::int64_t i) const {
+    const std::vector<bool>& by_first = fact(i).saves_result;
+    const std::vector<bool>& by_next = fact(i + 1).saves_input;
+    if (by_first.size() != by_next.size()) return false;
+    for (std::size_t k = 0; k < by_first.size(); ++k) {
+      if (!by_first[k] && !by_next[k]) return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool only_gives_back(Segment layers) const {
+    for (std::int64_t i = layers.begin; i < layers.end; ++i) {
+      if (!fact(i).gives_input_back) return false;
+    }
+    return true;
+  }
+
+  /// On a copy of its input, of which the layer has the only one.
+  void note_saves(const ProfiledLayer& layer, const ChainValue& value, const StorageSet& constant) {
+    ChainValue copy = value;
+    for_each_tensor_in(copy, [&constant](at::Tensor& tensor) {
+      if (!tensor.defined() || constant.contains(storage_of(tensor))) return;
+      const bool tracked = tensor.requires_grad();
+      tensor = tensor.detach().clone();
+      if (tracked) tensor = GradientSink::behind(tensor.requires_grad_(), nullptr);
+    });
+    StorageSet input(copy.tensors());
+    input.remove(constant);
+    ChainValue result = layer.run(std::move(copy));
+    StorageSet output(result.tensors());
+    output.remove(constant);
+    torch::autograd::edge_list graph;
+    for (const at::Tensor& tensor : result.tensors()) {
+      if (tensor.requires_grad()) graph.push_back(torch::autograd::impl::gradient_edge(tensor));
+    }
+    result = ChainValue();
+    facts_.back().saves_input = input.alive();
+    facts_.back().saves_result = output.alive();
+  }
+
+  static void run_backward(std::vector<at::Tensor> roots, const std::vector<at::Tensor>& leaves) {
+    LeafGradients gradients;
+    for (const at::Tensor& leaf : leaves) gradients.add(leaf, false);
+    GradientSource::run_and_drop(std::move(roots));
+  }
+
+  std::vector<LayerFacts> facts_;
+  std::vector<at::Tensor> loss_leaves_;
+  GradientLayouts loss_gradients_;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/visit_tensors.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// What goes from one stage of a chain to the next, of any type whose tensors can be found.
+class ChainValue {
+ public:
+  ChainValue() = default;
+  template <class T>
+    requires(!std::same_as<std::decay_t<T>, ChainValue>)
+  explicit ChainValue(T&& value)
+      : held_(std::make_unique<Held<std::decay_t<T>>>(std::forward<T>(value))) {
+    static_assert(kVisitable<std::decay_t<T>>,
+                  "refrain: teach the type of a stage's result with a free function "
+                  "visit_tensors(value, visitor)");
+  }
+  ChainValue(const ChainValue& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
+  ChainValue& operator=(const ChainValue& other) { return *this = ChainValue(other); }
+  ChainValue(ChainValue&&) = default;
+  ChainValue& operator=(ChainValue&&) = default;
+  ~ChainValue() = default;
+
+  /// Null if it is of another type.
+  template <class T>
+  [[nodiscard]] T* as() {
+    auto* const held = dynamic_cast<Held<T>*>(held_.get());
+    return held == nullptr ? nullptr : &held->value;
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> all;
+    if (!held_) return all;
+    held_->visit([&all](at::Tensor& tensor) {
+      if (tensor.defined()) all.push_back(tensor);
+    });
+    return all;
+  }
+
+  template <class Visit>
+  friend void visit_tensors(ChainValue& value, Visit&& visit) {
+    if (value.held_) value.held_->visit([&visit](at::Tensor& tensor) { visit(tensor); });
+  }
+
+ private:
+  struct AnyHeld {
+    virtual ~AnyHeld() = default;
+    [[nodiscard]] virtual std::unique_ptr<AnyHeld> copy() const = 0;
+    virtual void visit(TensorVisitor::OnTensor on_tensor) = 0;
+  };
+  template <class T>
+  struct Held final : AnyHeld {
+    T value;
+    template <class Source>
+    explicit Held(Source&& source) : value(std::forward<Source>(source)) {}
+    [[nodiscard]] std::unique_ptr<AnyHeld> copy() const override {
+      return std::make_unique<Held>(value);
+    }
+    void visit(TensorVisitor::OnTensor on_tensor) override { for_each_tensor_in(value, on_tensor); }
+  };
+
+  std::unique_ptr<AnyHeld> held_;
+};
+
+}  // namespace refrain::detail

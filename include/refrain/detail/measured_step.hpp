@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/detail/chain_scan.hpp>
+#include <refrain/detail/chain_value.hpp>
+#include <refrain/detail/graph_ends.hpp>
+#include <refrain/detail/leaf_gradients.hpp>
+#include <refrain/detail/stage_meter.hpp>
+#include <refrain/detail/step_undone.hpp>
+#include <refrain/profile_options.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// The most that lives on the device during one step, with all that is resident. Random generators,
+/// buffers and gradients come back as they were; the copies that this takes are not counted.
+[[nodiscard]] inline Bytes measured_peak(const ProfileOptions& options, c10::Device device,
+                                         c10::function_ref<ChainValue()> forward) {
+  const DeviceMeter meter(device);
+  const std::int64_t resident = meter.live();
+  StepUndone undone(options.checkpoint().generators());
+  {
+    const Footprint::Scope watched(&undone.footprint());
+    const at::NoGradGuard no_grad;
+    (void)forward();
+  }
+  std::int64_t copies = meter.live() - resident;
+  meter.reset();
+  ChainValue output = forward();
+  const ChainValue held = options.output() == StepOutput::Held ? output : ChainValue();
+  std::vector<at::Tensor> roots;
+  at::Tensor loss;  // the caller's until the end
+  if (options.loss()) {
+    loss = options.loss()(std::move(output));
+    roots = {loss};
+  } else {
+    roots = output.tensors();
+    output = ChainValue();
+  }
+  const std::int64_t forward_peak = meter.peak() - copies;
+  LeafGradients gradients;
+  const std::int64_t before = meter.live();
+  for (const at::Tensor& leaf : leaves_below(roots)) gradients.add(leaf, false);
+  copies += meter.live() - before;
+  meter.reset();
+  GradientSource::run_and_drop(std::move(roots));
+  return Bytes(std::max(forward_peak, meter.peak() - copies));
+}
+
+}  // namespace refrain::detail

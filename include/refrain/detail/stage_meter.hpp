@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/chain_scan.hpp>
+#include <refrain/detail/graph_ends.hpp>
+#include <refrain/detail/leaf_gradients.hpp>
+#include <refrain/detail/profiled_chain.hpp>
+#include <refrain/detail/region.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/stage_cost.hpp>
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// The seconds that one stage took, each time.
+struct StageTimes {
+  std::vector<double> forward, backward, region_forward, region_backward;
+
+  void add(const StageTimes& other) {
+    const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(forward, other.forward);
+    append(backward, other.backward);
+    append(region_forward, other.region_forward);
+    append(region_backward, other.region_backward);
+  }
+  [[nodiscard]] double total() const {
+    double sum = 0;
+    for (const auto* const times : {&forward, &backward, &region_forward, &region_backward}) {
+      for (const double time : *times) sum += time;
+    }
+    return sum;
+  }
+  [[nodiscard]] static double median(std::vector<double> times) {
+    if (times.empty()) return 0;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
+};
+
+/// What one device does: bytes and seconds.
+class DeviceMeter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit DeviceMeter(c10::Device device) : device_(device) {}
+
+  [[nodiscard]] std::int64_t live() const { return memory(device_).live.count(); }
+  [[nodiscard]] std::int64_t peak() const { return memory(device_).peak.count(); }
+  void reset() const { reset_peak(device_); }
+
+  /// When all that was asked of the device is done.
+  [[nodiscard]] Clock::time_point now() const {
+    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
+    return Clock::now();
+  }
+  [[nodiscard]] static double seconds(Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  }
+
+ private:
+  c10::Device device_;
+};
+
+/// Measures one stage of a chain on a real input.
+class StageMeter {
+ public:
+  using Run = std::function<ChainValue(ChainValue)>;
+  enum class Result { Dropped, Held };
+
+  /// `input` is behind sinks. `layouts`: how the gradients of the result lie. `held`: whether the
+  /// caller holds the result during the backward.
+  StageMeter(const DeviceMeter& device, const Run& run, const ChainValue& input,
+             const GradientLayouts& layouts, LeafGradients& gradients,
+             std::shared_ptr<const RegionSettings> settings, Result held)
+      : device_(device),
+        run_(run),
+        input_(input),
+        layouts_(layouts),
+        gradients_(gradients),
+        settings_(std::move(settings)),
+        held_(held) {
+    run_backward(run_(input_));
+    run_backward(run_region());
+  }
+
+  /// Fills all bytes of `cost` but those of its input.
+  void measure_bytes(StageCost& cost, const StorageSet& constant) {
+    gradients_.reset();
+    const std::int64_t base = device_.live();
+    device_.reset();
+    ChainValue result = run_(input_);
+    cost.plain.forward_peak = device_.peak() - base;
+    cost.plain.saved = device_.live() - base;
+    StorageSet output(result.tensors());
+    output.remove(constant);
+    cost.output = output.bytes();
+    const bool held = held_ == Result::Held;
+    const std::int64_t own = held ? base + cost.output : base;
+    {
+      const ChainValue holder = held ? result : ChainValue();
+      device_.reset();
+      run_backward(std::move(result));
+      cost.plain.backward_peak_with_gradient = device_.peak() - own;
+      cost.gradients = device_.live() - own;
+      gradients_.reset();
+      result = run_(input_);
+      const ChainValue again = held ? result : ChainValue();
+      cost.plain.backward_peak = peak_with_gradient_held(std::move(result)) - own;
+    }
+    measure_region_bytes(cost);
+  }
+
+  /// Runs everything once more.
+  void measure_seconds(StageTimes& times) {
+    gradients_.reset();
+    time(run_, times.forward, times.backward);
+    gradients_.reset();
+    time([this](const ChainValue&) { return run_region(); }, times.region_forward,
+         times.region_backward);
+  }
+
+  /// What a region keeps besides input and result.
+  [[nodiscard]] std::int64_t region_keeps() const { return region_keeps_; }
+
+ private:
+  struct Callee {
+    const Run* run;
+    ChainValue operator()(ChainValue value) const { return (*run)(std::move(value)); }
+    [[nodiscard]] Callee kept() const { return *this; }
+    [[nodiscard]] Callee for_replay() const { return *this; }
+  };
+
+  [[nodiscard]] ChainValue run_region() const {
+    return call_region(settings_, Callee{&run_}, nullptr, input_);
+  }
+
+  void run_backward(ChainValue result) const {
+    std::vector<at::Tensor> tensors = result.tensors();
+    result = ChainValue();
+    GradientSource::run_and_drop(std::move(tensors), layouts_);
+  }
+
+  void measure_region_bytes(StageCost& cost) {
+    gradients_.reset();
+    const std::int64_t base = device_.live();
+    device_.reset();
+    ChainValue result = run_region();
+    cost.nograd_peak = device_.peak() - base;
+    region_keeps_ = device_.live() - base - cost.output;
+    device_.reset();
+    run_backward(std::move(result));
+    cost.plain.replay_peak = device_.peak() - base;
+    gradients_.reset();
+  }
+
+  /// The gradients themselves not counted.
+  [[nodiscard]] std::int64_t peak_with_gradient_held(ChainValue result) const {
+    torch::autograd::edge_list roots;
+    torch::autograd::variable_list held;
+    for (const at::Tensor& tensor : result.tensors()) {
+      if (!tensor.requires_grad()) continue;
+      const at::NoGradGuard no_grad;
+      roots.push_back(torch::autograd::impl::gradient_edge(tensor));
+      const std::size_t place = held.size();
+      held.push_back(
+          GradientSource::gradient(tensor.sizes(), tensor.options(),
+                                   place < layouts_.size() ? layouts_[place].get() : nullptr));
+    }
+    const std::int64_t bytes = StorageSet(held).bytes();
+    result = ChainValue();
+    device_.reset();
+    if (!roots.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(roots, held, false, false, true);
+    }
+    return device_.peak() - bytes;
+  }
+
+  template <class Forward>
+  void time(const Forward& forward, std::vector<double>& forwards, std::vector<double>& backwards) {
+    const auto begin = device_.now();
+    ChainValue result = forward(input_);
+    const auto middle = device_.now();
+    run_backward(std::move(result));
+    const auto end = device_.now();
+    forwards.push_back(DeviceMeter::seconds(begin, middle));
+    backwards.push_back(DeviceMeter::seconds(middle, end));
+  }
+
+  const DeviceMeter& device_;
+  const Run& run_;
+  const ChainValue& input_;
+  const GradientLayouts& layouts_;
+  LeafGradients& gradients_;
+  std::shared_ptr<const RegionSettings> settings_;
+  Result held_;
+  std::int64_t region_keeps_ = 0;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/checkpoint.hpp>
+#include <refrain/detail/measured_step.hpp>
+#include <refrain/error.hpp>
+#include <refrain/plan.hpp>
+#include <refrain/profile_options.hpp>
+#include <refrain/profiler.hpp>
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <fmt/format.h>
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+
+/// What `fit` gives back: the checkpointed chain, the plan it runs by, and what a step took.
+template <class Checkpointed>
+class Fitted : public Checkpointed {
+ public:
+  Fitted(Checkpointed chain, Plan plan, Bytes measured_peak)
+      : Checkpointed(std::move(chain)), plan_(std::move(plan)), measured_peak_(measured_peak) {}
+
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  [[nodiscard]] Bytes measured_peak() const { return measured_peak_; }
+
+ private:
+  Plan plan_;
+  Bytes measured_peak_;
+};
+
+namespace detail {
+
+/// The plan that a step within `budget` was measured of, and that measurement.
+struct MeasuredPlan {
+  Plan plan;
+  Bytes peak;
+};
+
+/// `measure(plan)` runs a step and tells its peak. A plan that is over is made anew within as much
+/// less.
+template <class Measure>
+[[nodiscard]] MeasuredPlan measured_plan(const Profile& profile, Bytes budget,
+                                         const Measure& measure) {
+  constexpr int kAttempts = 4;
+  Bytes within = budget;
+  Bytes measured;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Plan tried = refrain::plan(profile, within);
+    measured = measure(tried);
+    if (measured <= budget) return {Plan(profile, tried.stages(), budget), measured};
+    within = Bytes(static_cast<std::int64_t>(static_cast<double>(within.count()) *
+                                             (budget / measured))) -
+             Bytes(1);
+  }
+  throw BudgetError(
+      fmt::format("{} plans were measured, and each took more than {}.", kAttempts, budget),
+      fmt::format("the last: planned within {}, measured {}.", within, measured),
+      "likely cause: another thread takes memory, or the step is not the one that was profiled.");
+}
+
+template <class Layers, class... Inputs>
+[[nodiscard]] auto fit_chain(const ProfileOptions& options, const Layers& layers, Bytes budget,
+                             const Inputs&... inputs) {
+  const auto apply = [&](const Plan& plan) {
+    return checkpoint(layers, policy::AnyPolicy(plan), options.checkpoint());
+  };
+  const Profile profile = refrain::profile(options, layers, inputs...);
+  const MeasuredPlan fitted = measured_plan(profile, budget, [&](const Plan& plan) {
+    auto chain = apply(plan);
+    return measured_peak(options, c10::Device(profile.device),
+                         [&] { return ChainValue(chain(inputs...)); });
+  });
+  return Fitted<decltype(apply(fitted.plan))>(apply(fitted.plan), fitted.plan, fitted.peak);
+}
+
+}  // namespace detail
+
+/// Makes a chain fit: measures it, finds the cheapest plan within `budget`, runs one step by that
+/// plan to see that it holds, and gives back the checkpointed chain.
+///
+///     auto fitted = refrain::fit(layers, 6_GiB, x);
+///     fmt::print("{}\n", fitted.plan());
+///     loss(fitted(x)).backward();
+///
+/// The budget is for all that lives on the device: parameters, optimizer state and data too. Say
+/// with `ProfileOptions` what the loss is, see there. A step leaves nothing behind: gradients,
+/// buffers and random generators come back as they were. Time: `profile` and two steps. Throws
+/// `BudgetError` if no plan fits; the chain is as it was then.
+template <class... Inputs>
+[[nodiscard]] auto fit(const ProfileOptions& options, const torch::nn::Sequential& layers,
+                       Bytes budget, const Inputs&... inputs) {
+  return detail::fit_chain(options, layers, budget, inputs...);
+}
+
+template <class Layer, class... Inputs>
+[[nodiscard]] auto fit(const ProfileOptions& options, const std::vector<Layer>& layers,
+                       Bytes budget, const Inputs&... inputs) {
+  return detail::fit_chain(options, layers, budget, inputs...);
+}
+
+template <class Layers, class... Inputs>
+  requires(!std::is_same_v<Layers, ProfileOptions>)
+[[nodiscard]] auto fit(const Layers& layers, Bytes budget, const Inputs&... inputs) {
+  return fit(ProfileOptions(), layers, budget, inputs...);
+}
+
+}  // namespace refrain

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/schedule.hpp>
+#include <refrain/segment.hpp>
+#include <refrain/stage_cost.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace refrain {
+
+/// What a chain of layers costs, by measurement: what `profile(layers, inputs...)` gives back and
+/// `plan(profile, budget)` plans from. A plain value.
+struct Profile {
+  ChainCost chain;
+  /// The layers that each stage of the chain is made of. More than one where a layer gives back its
+  /// input's memory, or where nobody saves what lies between two of them: a cut there is no use.
+  std::vector<Segment> layers;
+  Bytes resident;  ///< On the device before the step: parameters, optimizer state, data.
+  /// What regions keep that no stage has for its own, copies of buffers that they write: a plan
+  /// stays so far below its budget.
+  Bytes slack;
+  std::string device = "cpu";
+  Executor executor = Executor::Hooks;
+  bool measured_loss = false;  ///< Or else a gradient of the output's size stands for it.
+
+  [[nodiscard]] std::int64_t layer_count() const { return layers.empty() ? 0 : layers.back().end; }
+
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+
+/// What a plain step of the chain costs, all activations kept; its peak without what is resident.
+[[nodiscard]] inline ScheduleCost plain_cost(const Profile& profile) {
+  const std::int64_t stages = profile.chain.size();
+  if (stages == 0) return simulate({}, profile.chain, profile.executor);
+  return simulate({stages, {{{0, stages}, false}}}, profile.chain, profile.executor);
+}
+
+namespace detail {
+
+/// "0-3", or "3" of one.
+[[nodiscard]] inline std::string layers_text(Segment layers) {
+  if (layers.size() == 1) return fmt::format("{}", layers.begin);
+  return fmt::format("{}-{}", layers.begin, layers.end - 1);
+}
+
+[[nodiscard]] inline std::string milliseconds_text(double seconds) {
+  constexpr double kMilli = 1e3;
+  return fmt::format("{:.2f} ms", seconds * kMilli);
+}
+
+}  // namespace detail
+
+/// A table: a row a stage, then the whole.
+[[nodiscard]] inline std::string to_string(const Profile& profile) {
+  constexpr const char* kRow = "{:>8}  {:<24}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}\n";
+  std::string text =
+      fmt::format(kRow, "layers", "stage", "keeps", "boundary", "forward", "backward", "replay");
+  for (std::int64_t i = 0; i < profile.chain.size(); ++i) {
+    const StageCost& stage = profile.chain[i];
+    text += fmt::format(kRow, detail::layers_text(profile.layers[static_cast<std::size_t>(i)]),
+                        stage.name.substr(0, 24), Bytes(stage.plain.saved), Bytes(stage.output),
+                        detail::milliseconds_text(stage.plain.forward),
+                        detail::milliseconds_text(stage.plain.backward),
+                        detail::milliseconds_text(stage.plain.forward - stage.tail));
+  }
+  const ScheduleCost plain = plain_cost(profile);
+  text += fmt::format("resident {} on {}; a plain step peaks at {} above that and takes {}{}",
+                      profile.resident, profile.device, Bytes(plain.peak),
+                      detail::milliseconds_text(plain.seconds),
+                      profile.measured_loss ? "" : " without the loss, which was not given");
+  return text;
+}
+
+}  // namespace refrain
+
+template <>
+struct fmt::formatter<refrain::Profile> : fmt::formatter<fmt::string_view> {
+  template <class Context>
+  auto format(const refrain::Profile& profile, Context& context) const {
+    return fmt::formatter<fmt::string_view>::format(refrain::to_string(profile), context);
+  }
+};

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/any_value.hpp>
+#include <refrain/detail/chain_value.hpp>
+#include <refrain/error.hpp>
+#include <refrain/options.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+namespace refrain {
+
+/// Whether a training step still holds the chain's output while it runs backward: `auto y =
+/// layers(x); loss(y).backward();` does, `loss(layers(x)).backward()` does not.
+enum class StepOutput { Held, Dropped };
+
+/// How a step of the chain looks, and how it is measured.
+class ProfileOptions {
+ public:
+  using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
+  using Loss = std::function<at::Tensor(detail::ChainValue)>;
+
+  /// What follows the chain: takes its output, gives a scalar. Default: nothing, and a gradient of
+  /// the output's size.
+  template <class Output = at::Tensor, class Function>
+  ProfileOptions& loss(Function function) {
+    loss_ = [function = std::move(function)](detail::ChainValue value) {
+      if (auto* const stage = value.as<detail::StageValue>())
+        return at::Tensor(function(stage->result<Output>()));
+      if (auto* const output = value.as<Output>()) return at::Tensor(function(std::move(*output)));
+      throw OptionError("the chain's output is of another type than the loss takes.",
+                        "name it: ProfileOptions().loss<Output>(function).");
+    };
+    return *this;
+  }
+  /// Default: `StepOutput::Held`.
+  ProfileOptions& output(StepOutput value) {
+    output_ = value;
+    return *this;
+  }
+  /// Each stage is run so often at least. Default: 5.
+  ProfileOptions& repeats(std::int64_t value) {
+    if (value < 1) {
+      throw OptionError(fmt::format("cannot measure a stage {} times.", value),
+                        "ask for at least 1.");
+    }
+    repeats_ = value;
+    return *this;
+  }
+  /// And at least so long, in seconds. Default: 0.03.
+  ProfileOptions& seconds(double value) {
+    seconds_ = value;
+    return *this;
+  }
+  /// How regions will be made. Default: as `checkpoint` makes them.
+  ProfileOptions& checkpoint(CheckpointOptions value) {
+    checkpoint_ = std::move(value);
+    return *this;
+  }
+  /// Called after each stage. Default: a line on the terminal, if it takes longer than two seconds.
+  ProfileOptions& progress(Progress value) {
+    progress_ = std::move(value);
+    return *this;
+  }
+
+  [[nodiscard]] const Loss& loss() const { return loss_; }
+  [[nodiscard]] StepOutput output() const { return output_; }
+  [[nodiscard]] std::int64_t repeats() const { return repeats_; }
+  [[nodiscard]] double seconds() const { return seconds_; }
+  [[nodiscard]] const CheckpointOptions& checkpoint() const { return checkpoint_; }
+  [[nodiscard]] const Progress& progress() const { return progress_; }
+
+ private:
+  static constexpr std::int64_t kRepeats = 5;
+  static constexpr double kSeconds = 0.03;
+
+  Loss loss_;
+  StepOutput output_ = StepOutput::Held;
+  std::int64_t repeats_ = kRepeats;
+  double seconds_ = kSeconds;
+  CheckpointOptions checkpoint_;
+  Progress progress_;
+};
+
+}  // namespace refrain

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "support/programs.hpp"
+#include "support/seeded.hpp"
+#include "support/stacks.hpp"
+#include "support/twin.hpp"
+#include <refrain/checkpoint.hpp>
+#include <refrain/fit.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/plan.hpp>
+#include <refrain/profiler.hpp>
+
+#include <torch/torch.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace F = torch::nn::functional;
+using refrain::Bytes;
+using refrain::Plan;
+using refrain::Profile;
+using refrain::ProfileOptions;
+
+/// A model, its data, and a step of it as a user would write it.
+struct Trained {
+  std::string name;
+  Profile profile;
+  /// The peak of a step with the chain cut by a policy, all that is resident included.
+  std::function<Bytes(const refrain::policy::AnyPolicy&)> peak_with;
+};
+
+void drop_gradients(const std::vector<torch::Tensor>& parameters) {
+  for (const torch::Tensor& parameter : parameters) parameter.mutable_grad() = torch::Tensor();
+}
+
+template <class Layers, class Loss>
+Trained trained(std::string name, const Layers& layers, const torch::Tensor& x, const Loss& loss,
+                const std::vector<torch::Tensor>& parameters) {
+  const auto peak_with = [=](const refrain::policy::AnyPolicy& policy) {
+    auto chain = refrain::checkpoint(layers, policy);
+    for (int step = 0; step < 2; ++step) {
+      drop_gradients(parameters);
+      refrain::reset_peak();
+      auto output = chain(x);
+      loss(output).backward();
+    }
+    const Bytes peak = refrain::memory().peak;
+    drop_gradients(parameters);
+    return peak;
+  };
+  peak_with(refrain::policy::none());
+  return {std::move(name), refrain::profile(ProfileOptions().loss(loss), layers, x), peak_with};
+}
+
+Trained trained_gpt() {
+  const auto layers = support::gpt(/*blocks=*/6, /*width=*/64, /*tokens=*/200, /*drop=*/0.1);
+  const auto ids = torch::randint(200, {4, 32});
+  const auto targets = torch::randint(200, {4 * 32});
+  return trained(
+      "GPT", layers, ids,
+      [targets](const torch::Tensor& y) { return F::cross_entropy(y.flatten(0, 1), targets); },
+      layers->parameters());
+}
+
+Trained trained_resnet() {
+  const auto layers = support::resnet(/*channels=*/8, /*classes=*/10);
+  const auto classes = torch::randint(10, {4});
+  return trained(
+      "ResNet", layers, torch::randn({4, 3, 32, 32}),
+      [classes](const torch::Tensor& y) { return F::cross_entropy(y, classes); },
+      layers->parameters());
+}
+
+Trained trained_lstm() {
+  std::vector<support::LstmLayer> layers;
+  std::vector<torch::Tensor> parameters;
+  for (int i = 0; i < 5; ++i) {
+    layers.emplace_back(24, 24);
+    for (const torch::Tensor& parameter : layers.back()->parameters())
+      parameters.push_back(parameter);
+  }
+  const auto target = torch::randn({4, 20, 24});
+  return trained(
+      "LSTM", layers, torch::randn({4, 20, 24}),
+      [target](const torch::Tensor& y) { return F::mse_loss(y, target); }, parameters);
+}
+
+class Budget : public support::Seeded, public testing::WithParamInterface<Trained (*)()> {};
+
+TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
+  const Trained model = GetParam()();
+  const Profile& profile = model.profile;
+  const Bytes most = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
+  const Bytes least =
+      profile.resident + profile.slack +
+      Bytes(refrain::planner::Frontier(profile.chain).points().front().peak);
+  ASSERT_LT(least, most);
+  Bytes last_peak;
+  double last_seconds = std::numeric_limits<double>::infinity();
+  constexpr int kBudgets = 20;
+  for (int i = 0; i < kBudgets; ++i) {
+    const Bytes budget = least + (most - least) * i / (kBudgets - 1);
+    const Plan plan = refrain::plan(profile, budget);
+    const Bytes measured = model.peak_with(plan);
+    SCOPED_TRACE(fmt::format("{}, {}: {}", model.name, budget, plan.layers()));
+    EXPECT_LE(measured, budget);
+    const double allowed = 1024 + 0.001 * static_cast<double>(measured.count());
+    EXPECT_NEAR(static_cast<double>(plan.predicted_peak().count()),
+                static_cast<double>(measured.count()), allowed);
+    EXPECT_GE(plan.predicted_peak(), last_peak);
+    EXPECT_LE(plan.predicted_seconds(), last_seconds);
+    last_peak = plan.predicted_peak();
+    last_seconds = plan.predicted_seconds();
+  }
+  EXPECT_EQ(last_seconds, refrain::plain_cost(profile).seconds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Budget,
+                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm));
+
+}  // namespace
