@@ -43,6 +43,8 @@ struct Profile {
 
 namespace detail {
 
+inline constexpr std::int64_t kWorthTelling = 100;  // one part in
+
 /// "0-3", or "3" of one.
 [[nodiscard]] inline std::string layers_text(Segment layers) {
   if (layers.size() == 1) return fmt::format("{}", layers.begin);
@@ -68,6 +70,14 @@ namespace detail {
                         detail::milliseconds_text(stage.plain.forward),
                         detail::milliseconds_text(stage.plain.backward),
                         detail::milliseconds_text(stage.plain.forward - stage.tail));
+  }
+  for (std::int64_t i = 0; i < profile.chain.size(); ++i) {
+    const StageCost& stage = profile.chain[i];
+    if (stage.plain.saved - stage.saved_tensors <= stage.plain.saved / detail::kWorthTelling)
+      continue;
+    text += fmt::format("layers {}: {} of what stays is not saved by autograd, a cache perhaps\n",
+                        detail::layers_text(profile.layers[static_cast<std::size_t>(i)]),
+                        Bytes(stage.plain.saved - stage.saved_tensors));
   }
   const ScheduleCost plain = plain_cost(profile);
   text += fmt::format("resident {} on {}; a plain step peaks at {} above that and takes {}{}",

@@ -38,6 +38,9 @@ struct StageCost {
   /// Bytes that its backward leaves behind: gradients of parameters that had none.
   std::int64_t gradients = 0;
   GradRun plain;
+  /// What `plain.saved` is by what autograd saves. Less, where the stage keeps memory in other
+  /// ways.
+  std::int64_t saved_tensors = 0;
   std::vector<GradRun> options = {};  ///< Other ways to run it: some of it kept, some replayed.
 
   /// How it runs in `option`: 0 is plainly.

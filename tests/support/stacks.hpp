@@ -74,9 +74,8 @@ TORCH_MODULE(ResidualBlock);
 /// One recurrent layer: sequences in, sequences out.
 struct LstmLayerImpl : torch::nn::Module {
   LstmLayerImpl(std::int64_t from, std::int64_t to)
-      : lstm(register_module("lstm",
-                             torch::nn::LSTM(torch::nn::LSTMOptions(from, to).batch_first(true)))) {
-  }
+      : lstm(register_module(
+            "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(from, to).batch_first(true)))) {}
   torch::Tensor forward(torch::Tensor x) { return std::get<0>(lstm(x)); }
 
   torch::nn::LSTM lstm;

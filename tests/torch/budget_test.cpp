@@ -42,9 +42,10 @@ void drop_gradients(const std::vector<torch::Tensor>& parameters) {
 
 template <class Layers, class Loss>
 Trained trained(std::string name, const Layers& layers, const torch::Tensor& x, const Loss& loss,
-                const std::vector<torch::Tensor>& parameters) {
+                const std::vector<torch::Tensor>& parameters,
+                const refrain::CheckpointOptions& options = {}) {
   const auto peak_with = [=](const refrain::policy::AnyPolicy& policy) {
-    auto chain = refrain::checkpoint(layers, policy);
+    auto chain = refrain::checkpoint(layers, policy, options);
     for (int step = 0; step < 2; ++step) {
       drop_gradients(parameters);
       refrain::reset_peak();
@@ -56,7 +57,8 @@ Trained trained(std::string name, const Layers& layers, const torch::Tensor& x, 
     return peak;
   };
   peak_with(refrain::policy::none());
-  return {std::move(name), refrain::profile(ProfileOptions().loss(loss), layers, x), peak_with};
+  return {std::move(name),
+          refrain::profile(ProfileOptions().loss(loss).checkpoint(options), layers, x), peak_with};
 }
 
 Trained trained_gpt() {
@@ -98,9 +100,8 @@ TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
   const Trained model = GetParam()();
   const Profile& profile = model.profile;
   const Bytes most = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
-  const Bytes least =
-      profile.resident + profile.slack +
-      Bytes(refrain::planner::Frontier(profile.chain).points().front().peak);
+  const Bytes least = profile.resident + profile.slack +
+                      Bytes(refrain::planner::Frontier(profile.chain).points().front().peak);
   ASSERT_LT(least, most);
   Bytes last_peak;
   double last_seconds = std::numeric_limits<double>::infinity();
@@ -120,6 +121,44 @@ TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
     last_seconds = plan.predicted_seconds();
   }
   EXPECT_EQ(last_seconds, refrain::plain_cost(profile).seconds);
+}
+
+using Layer = std::function<torch::Tensor(torch::Tensor)>;
+enum class LastOperator { SavesItsResult, SavesItsInputs };
+
+/// Four unlike stages, tanh(tanh(x a) b), or without the last tanh.
+Trained trained_four(LastOperator last, const refrain::CheckpointOptions& options) {
+  const std::vector<std::int64_t> widths = {4, 12, 8, 16, 4};
+  const std::vector<std::int64_t> hidden = {24, 10, 36, 20};
+  std::vector<Layer> layers;
+  std::vector<torch::Tensor> parameters;
+  for (std::size_t i = 0; i < hidden.size(); ++i) {
+    const auto a = torch::randn({widths[i], hidden[i]}).requires_grad_();
+    const auto b = torch::randn({hidden[i], widths[i + 1]}).requires_grad_();
+    parameters.insert(parameters.end(), {a, b});
+    layers.emplace_back([a, b, last](const torch::Tensor& x) {
+      const auto y = torch::tanh(x.mm(a)).mm(b);
+      return last == LastOperator::SavesItsResult ? torch::tanh(y) : y;
+    });
+  }
+  const auto target = torch::randn({1000, 4});
+  return trained(
+      "four stages", layers, torch::randn({1000, 4}).requires_grad_(),
+      [target](const torch::Tensor& y) { return F::mse_loss(y, target); }, parameters, options);
+}
+
+TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
+  for (const auto last : {LastOperator::SavesItsResult, LastOperator::SavesItsInputs}) {
+    const Trained model = trained_four(last, {});
+    const auto plans = support::Programs(model.profile.chain).all();
+    ASSERT_EQ(plans.size(), 90U);
+    for (const auto& cut : plans) {
+      const Plan plan(model.profile, cut, Bytes());
+      EXPECT_NEAR(static_cast<double>(plan.predicted_peak().count()),
+                  static_cast<double>(model.peak_with(plan).count()), 64)
+          << to_string(cut);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Budget,

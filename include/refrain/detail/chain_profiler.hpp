@@ -190,14 +190,19 @@ class ChainProfiler {
     }
     for (std::size_t i = 0; i < stages.size(); ++i) {
       StageCost& stage = stages[i];
-      stage.plain.forward = StageTimes::median(pooled[i].forward);
-      stage.plain.backward = StageTimes::median(pooled[i].backward);
-      stage.nograd_forward = StageTimes::median(pooled[i].region_forward);
-      stage.tail = stage.plain.forward + stage.plain.backward -
-                   StageTimes::median(std::move(pooled[i].region_backward));
+      GradRun& plain = stage.plain;
+      plain.forward = StageTimes::median(pooled[i].forward);
+      plain.backward = StageTimes::median(pooled[i].backward);
+      // A region runs the same operators, and a replay runs some of them again: what a noisy clock
+      // says beyond that must not make a plan.
+      stage.nograd_forward = std::max(plain.forward, StageTimes::median(pooled[i].region_forward));
+      const double region_backward =
+          std::max(plain.backward + kLeastReplay, StageTimes::median(pooled[i].region_backward));
+      stage.tail = plain.forward + plain.backward - region_backward;
     }
   }
 
+  static constexpr double kLeastReplay = 1e-6;     // seconds
   static constexpr Bytes kScalars{1024};           // the loss itself, and such
   static constexpr std::int64_t kRegionDepth = 2;  // of nested regions, nearly always
 

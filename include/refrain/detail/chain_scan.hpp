@@ -5,11 +5,10 @@
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/profiled_chain.hpp>
+#include <refrain/detail/storage_set.hpp>
 #include <refrain/segment.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/StorageImpl.h>
-#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
@@ -23,52 +22,6 @@
 #include <vector>
 
 namespace refrain::detail {
-
-/// The memory of tensors, each storage once, without holding it.
-class StorageSet {
- public:
-  explicit StorageSet(const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) {
-      if (tensor.has_storage() && !contains(storage_of(tensor))) {
-        storages_.push_back({storage_of(tensor),
-                             static_cast<std::int64_t>(tensor.storage().nbytes()),
-                             Weak(tensor.storage().getWeakStorageImpl())});
-      }
-    }
-  }
-
-  [[nodiscard]] bool contains(const void* storage) const {
-    return std::any_of(storages_.begin(), storages_.end(),
-                       [storage](const One& one) { return one.address == storage; });
-  }
-  void remove(const StorageSet& other) {
-    std::erase_if(storages_, [&other](const One& one) { return other.contains(one.address); });
-  }
-  [[nodiscard]] bool meets(const StorageSet& other) const {
-    return std::any_of(storages_.begin(), storages_.end(),
-                       [&other](const One& one) { return other.contains(one.address); });
-  }
-  [[nodiscard]] std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (const One& one : storages_) sum += one.bytes;
-    return sum;
-  }
-  /// Which of them somebody still holds.
-  [[nodiscard]] std::vector<bool> alive() const {
-    std::vector<bool> alive;
-    for (const One& one : storages_) alive.push_back(!one.weak.expired());
-    return alive;
-  }
-
- private:
-  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  struct One {
-    const void* address;
-    std::int64_t bytes;
-    Weak weak;
-  };
-  std::vector<One> storages_;
-};
 
 /// The leaves that gradients sent into `roots` reach.
 [[nodiscard]] inline std::vector<at::Tensor> leaves_below(const std::vector<at::Tensor>& roots) {

@@ -6,6 +6,7 @@
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/profiled_chain.hpp>
 #include <refrain/detail/region.hpp>
+#include <refrain/detail/saved_storages.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/stage_cost.hpp>
 
@@ -122,6 +123,7 @@ class StageMeter {
       const ChainValue again = held ? result : ChainValue();
       cost.plain.backward_peak = peak_with_gradient_held(std::move(result)) - own;
     }
+    cost.saved_tensors = bytes_by_hooks();
     measure_region_bytes(cost);
   }
 
@@ -153,6 +155,17 @@ class StageMeter {
     std::vector<at::Tensor> tensors = result.tensors();
     result = ChainValue();
     GradientSource::run_and_drop(std::move(tensors), layouts_);
+  }
+
+  /// Of what autograd saves and of the result: the memory that goes when both do, so none of
+  /// parameters, buffers and other tensors from outside.
+  [[nodiscard]] std::int64_t bytes_by_hooks() const {
+    SavedStorages saves;
+    {
+      const HookScope noted(&saves);
+      for (const at::Tensor& tensor : run_(input_).tensors()) saves.storages().add(tensor);
+    }
+    return saves.storages().bytes_gone();
   }
 
   void measure_region_bytes(StageCost& cost) {
