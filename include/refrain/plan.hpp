@@ -34,7 +34,7 @@ class Plan {
         stages_(std::move(stages)),
         budget_(budget),
         cost_(simulate(stages_, profile_.chain, profile_.executor)),
-        layers_(profile_.layer_count(), in_layers(stages_.nodes())) {}
+        layers_(in_layers(profile_, stages_)) {}
 
   /// The plan in layers. Throws `PlanError` if the chain has another number of them.
   [[nodiscard]] Segmentation cut(const Chain& chain) const {
@@ -67,17 +67,6 @@ class Plan {
   }
 
  private:
-  [[nodiscard]] Segment in_layers(Segment stages) const {
-    return {profile_.layers[static_cast<std::size_t>(stages.begin)].begin,
-            profile_.layers[static_cast<std::size_t>(stages.end - 1)].end};
-  }
-  [[nodiscard]] std::vector<SegmentNode> in_layers(const std::vector<SegmentNode>& nodes) const {
-    std::vector<SegmentNode> layers;
-    for (const SegmentNode& node : nodes)
-      layers.push_back({in_layers(node.range), node.replayed, in_layers(node.inside), node.option});
-    return layers;
-  }
-
   Profile profile_;
   Segmentation stages_;
   Bytes budget_;

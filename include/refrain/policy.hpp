@@ -4,3 +4,4 @@
 #include <refrain/policy/any_policy.hpp>
 #include <refrain/policy/by_count.hpp>
 #include <refrain/policy/by_name.hpp>
+#include <refrain/policy/by_profile.hpp>

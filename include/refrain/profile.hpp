@@ -58,6 +58,29 @@ inline constexpr std::int64_t kWorthTelling = 100;  // one part in
 
 }  // namespace detail
 
+namespace detail {
+
+[[nodiscard]] inline Segment in_layers(const Profile& profile, Segment stages) {
+  return {profile.layers[static_cast<std::size_t>(stages.begin)].begin,
+          profile.layers[static_cast<std::size_t>(stages.end - 1)].end};
+}
+[[nodiscard]] inline std::vector<SegmentNode> in_layers(const Profile& profile,
+                                                        const std::vector<SegmentNode>& stages) {
+  std::vector<SegmentNode> layers;
+  for (const SegmentNode& node : stages) {
+    layers.push_back({in_layers(profile, node.range), node.replayed,
+                      in_layers(profile, node.inside), node.option});
+  }
+  return layers;
+}
+
+}  // namespace detail
+
+/// A cut of the profile's stages as one of its layers.
+[[nodiscard]] inline Segmentation in_layers(const Profile& profile, const Segmentation& stages) {
+  return {profile.layer_count(), detail::in_layers(profile, stages.nodes())};
+}
+
 /// A table: a row a stage, then the whole.
 [[nodiscard]] inline std::string to_string(const Profile& profile) {
   constexpr const char* kRow = "{:>8}  {:<24}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}\n";

@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/checkpoint.hpp>
+#include <refrain/checkpoint_loop.hpp>
 #include <refrain/enable.hpp>
 #include <refrain/error.hpp>
 #include <refrain/fit.hpp>

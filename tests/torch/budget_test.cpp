@@ -123,14 +123,14 @@ TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
   EXPECT_EQ(last_seconds, refrain::plain_cost(profile).seconds);
 }
 
-using Layer = std::function<torch::Tensor(torch::Tensor)>;
+using StageFunction = std::function<torch::Tensor(torch::Tensor)>;
 enum class LastOperator { SavesItsResult, SavesItsInputs };
 
 /// Four unlike stages, tanh(tanh(x a) b), or without the last tanh.
 Trained trained_four(LastOperator last, const refrain::CheckpointOptions& options) {
   const std::vector<std::int64_t> widths = {4, 12, 8, 16, 4};
   const std::vector<std::int64_t> hidden = {24, 10, 36, 20};
-  std::vector<Layer> layers;
+  std::vector<StageFunction> layers;
   std::vector<torch::Tensor> parameters;
   for (std::size_t i = 0; i < hidden.size(); ++i) {
     const auto a = torch::randn({widths[i], hidden[i]}).requires_grad_();

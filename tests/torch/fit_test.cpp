@@ -89,8 +89,8 @@ TEST_F(Fit, LeavesGradientsBuffersAndRandomNumbersAlone) {
   EXPECT_TRUE(torch::equal(layers->buffers()[0], mean));
 }
 
-struct NetImpl : nn::Module {
-  explicit NetImpl(refrain::CheckpointSequential chain)
+struct FittedNetImpl : nn::Module {
+  explicit FittedNetImpl(refrain::CheckpointSequential chain)
       : layers(register_module("layers", std::move(chain))) {}
   Tensor forward(const Tensor& x) { return layers(x); }
   refrain::CheckpointSequential layers;
@@ -99,7 +99,7 @@ struct NetImpl : nn::Module {
 TEST_F(Fit, GivesAModuleLikeAnyOther) {
   nn::Sequential layers(support::Mlp(8), support::Mlp(8), support::Mlp(8));
   const auto x = torch::randn({4, 8});
-  NetImpl net(refrain::fit(quick(), layers, 100_MiB + refrain::memory().live, x));
+  FittedNetImpl net(refrain::fit(quick(), layers, 100_MiB + refrain::memory().live, x));
   EXPECT_EQ(net.parameters().size(), layers->parameters().size());
   EXPECT_TRUE(torch::equal(net.forward(x), layers->forward(x)));
 }

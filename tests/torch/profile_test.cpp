@@ -22,7 +22,7 @@ using refrain::Profile;
 using refrain::ProfileOptions;
 using refrain::Segment;
 using torch::Tensor;
-using Function = std::function<Tensor(Tensor)>;
+using ProfiledFunction = std::function<Tensor(Tensor)>;
 
 class Profiled : public support::Seeded {
  protected:
@@ -53,11 +53,11 @@ TEST_F(Profiled, HooksAndAllocatorAgreeOnWhatAStageKeeps) {
 
 TEST_F(Profiled, SaysWhenAStageKeepsMoreThanAutograd) {
   std::vector<Tensor> cache;
-  const std::vector<Function> layers = {[](const Tensor& x) { return x.sin(); },
-                                        [&cache](const Tensor& x) {
-                                          cache.push_back(torch::ones({1000}));
-                                          return x.cos();
-                                        }};
+  const std::vector<ProfiledFunction> layers = {[](const Tensor& x) { return x.sin(); },
+                                                [&cache](const Tensor& x) {
+                                                  cache.push_back(torch::ones({1000}));
+                                                  return x.cos();
+                                                }};
   const Profile profile = this->profile(layers, torch::randn({100}).requires_grad_());
   EXPECT_EQ(profile.chain[1].plain.saved - profile.chain[1].saved_tensors, 4000);
   EXPECT_THAT(to_string(profile),
@@ -98,12 +98,12 @@ TEST_F(Profiled, LeavesEverythingAsItWas) {
 TEST_F(Profiled, LeavesEverythingAsItWasWhenALayerThrows) {
   nn::BatchNorm1d norm(4);
   const auto mean = norm->running_mean.clone();
-  const std::vector<Function> layers = {[&norm](const Tensor& x) { return norm(x); },
-                                        [](const Tensor& x) -> Tensor {
-                                          (void)torch::rand({3});
-                                          if (x.dim() == 2) throw std::runtime_error("no");
-                                          return x;
-                                        }};
+  const std::vector<ProfiledFunction> layers = {[&norm](const Tensor& x) { return norm(x); },
+                                                [](const Tensor& x) -> Tensor {
+                                                  (void)torch::rand({3});
+                                                  if (x.dim() == 2) throw std::runtime_error("no");
+                                                  return x;
+                                                }};
   torch::manual_seed(3);
   const auto next = torch::rand({4});
   torch::manual_seed(3);
@@ -143,7 +143,7 @@ TEST_F(Profiled, FrozenLayersInFrontAreOneStage) {
 
 TEST_F(Profiled, AGradientIsCountedWhereItIsMade) {
   nn::Linear shared(8, 8);
-  const std::vector<Function> layers(
+  const std::vector<ProfiledFunction> layers(
       3, [shared](const Tensor& x) mutable { return shared(x).tanh(); });
   const auto x = torch::randn({4, 8}).requires_grad_();
   const std::int64_t bytes = (8 * 8 + 8) * 4;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/planner/binomial.hpp>
 #include <refrain/policy/any_policy.hpp>
 
 #include <fmt/format.h>
@@ -161,6 +162,20 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
     if (chain.stages.empty()) return Segmentation();
     const bool replay_leaf = chain.tail == Tail::More || last == LastSegment::Replay;
     return Segmentation(chain.size(), detail::halves({0, chain.size()}, replay_leaf));
+  });
+}
+
+/// The fewest forwards with `slots` kept results, the chain's input among them, and one stage's
+/// activations: for loops of many equal steps and little memory.
+///
+/// Time: `planner::binomial_extra_forwards(m, slots)` more forwards of a stage. Source: Griewank
+/// and Walther, revolve (2000).
+[[nodiscard]] inline AnyPolicy binomial(std::int64_t slots, LastSegment last = LastSegment::Plain) {
+  return detail::counted("binomial", slots, last, [slots, last](const Chain& chain) {
+    if (chain.stages.empty()) return Segmentation();
+    auto nodes = planner::binomial_nodes({0, chain.size()}, slots);
+    nodes.back().replayed = chain.tail == Tail::More || last == LastSegment::Replay;
+    return Segmentation(chain.size(), std::move(nodes));
   });
 }
 
