@@ -27,8 +27,8 @@ namespace refrain::policy {
     boundaries += static_cast<double>(stage.output);
     kept += static_cast<double>(stage.plain.saved);
   }
-  const auto stages = static_cast<double>(profile.chain.size());
-  const double best = kept > 0 ? std::sqrt(stages * boundaries / kept) : 1;
+  const auto count = static_cast<double>(profile.chain.size());
+  const double best = kept > 0 ? std::sqrt(count * boundaries / kept) : 1;
   const std::int64_t length = std::max<std::int64_t>(1, std::llround(best));
   return detail::uncounted("sqrt_bytes", last, [profile, length, last](const Chain& chain) {
     Chain stages;
