@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,8 @@ namespace train_gpt {
 struct Row {
   std::string policy;
   Bytes peak;
-  Bytes at_rest;  // weights and optimizer, between steps
+  std::optional<Bytes> predicted;  // of a plan, before training
+  Bytes at_rest;                   // weights and optimizer, between steps
   std::vector<double> losses;
   std::vector<std::uint64_t> gradients;  // a fingerprint per step
   std::vector<double> seconds;           // steps timed in turn with the other policies' steps
@@ -56,6 +58,7 @@ inline Row train(const Options& options, const Text& text, const std::string& po
   Row row;
   row.policy = policy;
   Trainer trainer(options, text, policy);
+  if (const auto* const plan = trainer.plan_of(policy)) row.predicted = plan->predicted_peak();
   std::string line;
   while (trainer.steps() < options.steps) {
     const auto step =

@@ -103,11 +103,16 @@ struct GptImpl : torch::nn::Module {
 
   void use(Stack other) { stack_ = std::move(other); }
 
-  torch::Tensor forward(const torch::Tensor& ids) {
+  torch::Tensor forward(const torch::Tensor& ids) { return scores(stack_(embedded(ids))); }
+
+  /// What goes into the blocks, and what follows them.
+  torch::Tensor embedded(const torch::Tensor& ids) {
     const auto places = torch::arange(ids.size(1), ids.options());
-    const auto x = torch::dropout(token_(ids) + position_(places), dropout_, is_training());
-    return head_(norm_(stack_(x)));
+    return torch::dropout(token_(ids) + position_(places), dropout_, is_training());
   }
+  torch::Tensor scores(const torch::Tensor& x) { return head_(norm_(x)); }
+
+  const std::vector<Block>& blocks() const { return blocks_; }
 
   std::int64_t replays() const {
     std::int64_t sum = 0;

@@ -53,6 +53,8 @@ int run_one(const Options& options, const Text& text) {
   if (!options.save.empty()) check_writable(options.save, "--save");
   Trainer trainer(options, text, options.policies.front());
   describe(options, text, parameter_count(trainer));
+  const auto* const plan = trainer.plan_of(options.policies.front());
+  if (plan != nullptr) fmt::print("{}\n", *plan);
   if (!options.resume.empty()) trainer.resume(options.resume);
   if (trainer.steps() >= options.steps) {
     throw BadOption(
@@ -71,6 +73,7 @@ int run_one(const Options& options, const Text& text) {
     stays ? progress.keep(line) : progress.show(line);
   }
   if (!options.save.empty()) trainer.save(options.save);
+  if (plan != nullptr) fmt::print("peak predicted {}, ", plan->predicted_peak());
   fmt::print("peak {}, weights {:016x}\n", peak, fingerprint(trainer.parameters()));
   return EXIT_SUCCESS;
 }
@@ -99,6 +102,12 @@ int compare(const Options& options, const Text& text) {
   write_json(json, options, rows);
   progress.show("");
   fmt::print("\n{}\n", table(rows));
+  for (const auto& row : rows) {
+    if (row.predicted) {
+      fmt::print("{}: peak predicted before training {}, measured {}.\n", row.policy,
+                 *row.predicted, row.peak);
+    }
+  }
   fmt::print(
       "Peak and losses over {} steps; weights and optimizer are {} of each peak. Step time: "
       "medians of {} steps,\nthe policies taking turns. Gradients: every bit of every "

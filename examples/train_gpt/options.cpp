@@ -20,7 +20,7 @@ namespace {
 namespace policy = refrain::policy;
 
 constexpr std::string_view kPolicies =
-    "none, all, every:K, one_in:K, segments:N, sqrt, first:N or binary";
+    "none, all, every:K, one_in:K, segments:N, sqrt, first:N, binary, budget:BYTES or fit:SHARE";
 
 std::int64_t number_of(const std::string& word, std::string_view digits) {
   std::int64_t number = 0;
@@ -33,7 +33,7 @@ std::int64_t number_of(const std::string& word, std::string_view digits) {
 std::vector<std::string> demo_policies(std::int64_t layers) {
   std::vector<std::string> words{"none", "one_in:2"};
   if (layers > 3) words.emplace_back("every:3");
-  for (const char* word : {"sqrt", "binary", "all"}) words.emplace_back(word);
+  for (const char* word : {"sqrt", "binary", "all", "fit:0.5"}) words.emplace_back(word);
   return words;
 }
 
@@ -57,6 +57,7 @@ void check_policies(const Options& options) {
   refrain::Chain chain;
   chain.stages.resize(static_cast<std::size_t>(options.layers));
   for (const auto& word : options.policies) {
+    if (budget_from(word)) continue;
     const auto how = policy_from(word);
     try {
       (void)how.cut(chain);
@@ -104,6 +105,25 @@ policy::AnyPolicy policy_from(const std::string& word) {
     return found->second(number_of(word, std::string_view(word).substr(colon + 1)));
   }
   throw BadOption(fmt::format("--policy {} is not one of {}.", word, kPolicies));
+}
+
+std::optional<Budget> budget_from(const std::string& word) {
+  constexpr std::string_view kBudget = "budget:";
+  constexpr std::string_view kFit = "fit:";
+  if (word.starts_with(kBudget)) {
+    const auto bytes = refrain::bytes_from(std::string_view(word).substr(kBudget.size()));
+    if (bytes) return Budget{bytes};
+    throw BadOption(
+        fmt::format("--policy {}: after the colon goes an amount, as in 200MiB.", word));
+  }
+  if (word.starts_with(kFit)) {
+    const std::string share = word.substr(kFit.size());
+    if (!reads_as(share, 0.0, 1.0)) {
+      throw BadOption(fmt::format("--policy {}: after the colon goes a share from 0 to 1.", word));
+    }
+    return Budget{std::nullopt, std::strtod(share.c_str(), nullptr)};
+  }
+  return std::nullopt;
 }
 
 Options parse(int argc, char** argv) {

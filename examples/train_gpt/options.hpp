@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
 #include <refrain/policy.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,5 +46,14 @@ Options parse(int argc, char** argv);
 
 /// "every:4" as a policy.
 refrain::policy::AnyPolicy policy_from(const std::string& word);
+
+/// How much memory a step may take: so many bytes, or so much of a plain step's peak.
+struct Budget {
+  std::optional<refrain::Bytes> bytes;
+  double share = 1;
+};
+
+/// "budget:200MiB" or "fit:0.5"; empty for other policies.
+std::optional<Budget> budget_from(const std::string& word);
 
 }  // namespace train_gpt

@@ -103,9 +103,18 @@ class Trainer {
         options_.route == "function" ? refrain::Route::Function : refrain::Route::Hooks;
     auto at = stacks_.find(policy);
     if (at == stacks_.end()) {
-      at = stacks_.emplace(policy, model_->stack_of(policy_from(policy), route)).first;
+      const auto budget = budget_from(policy);
+      if (budget) plans_.emplace(policy, plan_for(*budget, route));
+      const auto how = budget ? refrain::policy::AnyPolicy(plans_.at(policy)) : policy_from(policy);
+      at = stacks_.emplace(policy, model_->stack_of(how, route)).first;
     }
     model_->use(at->second);
+  }
+
+  /// Of a policy that is a budget; null for others.
+  const refrain::Plan* plan_of(const std::string& policy) const {
+    const auto at = plans_.find(policy);
+    return at == plans_.end() ? nullptr : &at->second;
   }
 
   /// One step of AdamW over `--accumulate` batches. `look` sees the gradients, off the clock.
@@ -194,18 +203,48 @@ class Trainer {
   }
 
  private:
+  /// Measures the blocks as they stand between the embedding and the loss, and plans.
+  refrain::Plan plan_for(const Budget& budget, const refrain::CheckpointOptions& how) {
+    const auto batch = text_.batch(options_.batch, options_.seq, options_.seed, 0);
+    const auto inputs = batch.inputs.to(device_);
+    const auto targets = batch.targets.to(device_);
+    Bytes weights;
+    for (const auto& parameter : parameters()) weights += Bytes(parameter.nbytes());
+    refrain::ProfileOptions options;
+    options.checkpoint(how).output(refrain::StepOutput::Dropped);
+    options.loss([&](const torch::Tensor& x) { return loss_of(model_->scores(x), targets); });
+    if (optimizer_->state().empty()) options.reserve(weights * 2);  // AdamW's two moments
+    std::optional<Autocast> autocast;
+    if (!options_.autocast.empty()) autocast.emplace(device_.type());
+    // The first of several batches makes the gradients, the others find them.
+    if (options_.accumulate > 1) fill_gradients();
+    const auto profile = refrain::profile(options, model_->blocks(), model_->embedded(inputs));
+    optimizer_->zero_grad();
+    const Bytes plain = profile.resident + Bytes(refrain::plain_cost(profile).peak);
+    const auto share = static_cast<double>(plain.count()) * budget.share;
+    return refrain::plan(profile, budget.bytes.value_or(Bytes(static_cast<std::int64_t>(share))));
+  }
+
+  void fill_gradients() {
+    for (auto& parameter : model_->parameters())
+      parameter.mutable_grad() = torch::zeros_like(parameter);
+  }
+
   double backward(std::int64_t index) {
     const auto batch = text_.batch(options_.batch, options_.seq, options_.seed, index);
-    const auto loss = loss_of(batch.inputs.to(device_), batch.targets.to(device_)) /
+    const auto loss = loss_on(batch.inputs.to(device_), batch.targets.to(device_)) /
                       static_cast<double>(options_.accumulate);
     loss.backward();
     return loss.item<double>();
   }
 
-  torch::Tensor loss_of(const torch::Tensor& inputs, const torch::Tensor& targets) {
+  torch::Tensor loss_on(const torch::Tensor& inputs, const torch::Tensor& targets) {
     std::optional<Autocast> autocast;
     if (!options_.autocast.empty()) autocast.emplace(device_.type());
-    const auto scores = model_(inputs);
+    return loss_of(model_(inputs), targets);
+  }
+
+  static torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& targets) {
     return torch::nn::functional::cross_entropy(scores.flatten(0, 1).to(torch::kFloat),
                                                 targets.flatten());
   }
@@ -259,6 +298,7 @@ class Trainer {
   torch::Device device_;
   Gpt model_{nullptr};
   std::map<std::string, Stack> stacks_;
+  std::map<std::string, refrain::Plan> plans_;
   std::optional<torch::optim::AdamW> optimizer_;
   std::int64_t steps_ = 0;
 };

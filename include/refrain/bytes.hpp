@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <compare>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace refrain {
 
@@ -66,6 +69,33 @@ class Bytes {
   std::size_t unit = 0;
   for (; std::abs(value) >= kRoundsUpTo1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
   return fmt::format("{:.2f} {}", value, kUnits.at(unit));
+}
+
+/// "512", "64KiB", "1.5 GiB", "80GB": a number, then a unit of 1024 (KiB, MiB, GiB, TiB) or of 1000
+/// (KB, MB, GB, TB), or B, or none. Empty if the text is anything else, or 2⁶³ bytes or more.
+[[nodiscard]] inline std::optional<Bytes> bytes_from(std::string_view text) {
+  constexpr std::string_view kPrefixes = "KMGT";
+  constexpr double kMost = 9223372036854775807.0;
+  double amount = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<std::size_t>(stop - text.data()));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  if (unit.ends_with('B')) unit.remove_suffix(1);
+  const double base = unit.ends_with('i') ? 1024 : 1000;
+  if (unit.ends_with('i')) unit.remove_suffix(1);
+  double scale = 1;
+  if (!unit.empty()) {
+    const std::size_t power = kPrefixes.find(unit);
+    if (unit.size() != 1 || power == std::string_view::npos || text.back() != 'B')
+      return std::nullopt;
+    scale = std::pow(base, static_cast<double>(power + 1));
+  } else if (base == 1024) {
+    return std::nullopt;
+  }
+  const double bytes = std::round(amount * scale);
+  if (!(bytes >= 0 && bytes < kMost)) return std::nullopt;
+  return Bytes(static_cast<std::int64_t>(bytes));
 }
 
 namespace detail {

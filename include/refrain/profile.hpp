@@ -2,8 +2,10 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/error.hpp>
 #include <refrain/schedule.hpp>
 #include <refrain/segment.hpp>
+#include <refrain/signature.hpp>
 #include <refrain/stage_cost.hpp>
 
 #include <fmt/format.h>
@@ -27,6 +29,7 @@ struct Profile {
   Bytes slack;
   std::string device = "cpu";
   Executor executor = Executor::Hooks;
+  Signature signature;         ///< Of the model.
   bool measured_loss = false;  ///< Or else a gradient of the output's size stands for it.
 
   [[nodiscard]] std::int64_t layer_count() const { return layers.empty() ? 0 : layers.back().end; }
@@ -76,8 +79,13 @@ namespace detail {
 
 }  // namespace detail
 
-/// A cut of the profile's stages as one of its layers.
+/// A cut of the profile's stages as one of its layers. Throws `PlanError` if the profile does not
+/// say which layers its stages are.
 [[nodiscard]] inline Segmentation in_layers(const Profile& profile, const Segmentation& stages) {
+  if (static_cast<std::int64_t>(profile.layers.size()) != profile.chain.size()) {
+    throw PlanError(fmt::format("the stages of this profile are {}, but it names the layers of {}.",
+                                profile.chain.size(), profile.layers.size()));
+  }
   return {profile.layer_count(), detail::in_layers(profile, stages.nodes())};
 }
 

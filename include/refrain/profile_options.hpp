@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
 #include <refrain/detail/any_value.hpp>
 #include <refrain/detail/chain_value.hpp>
 #include <refrain/error.hpp>
@@ -44,6 +45,12 @@ class ProfileOptions {
     output_ = value;
     return *this;
   }
+  /// What will be on the device in training and is not yet: an optimizer's state, before its first
+  /// step. Default: nothing.
+  ProfileOptions& reserve(Bytes value) {
+    reserve_ = value;
+    return *this;
+  }
   /// Each stage is run so often at least. Default: 5.
   ProfileOptions& repeats(std::int64_t value) {
     if (value < 1) {
@@ -71,6 +78,7 @@ class ProfileOptions {
 
   [[nodiscard]] const Loss& loss() const { return loss_; }
   [[nodiscard]] StepOutput output() const { return output_; }
+  [[nodiscard]] Bytes reserve() const { return reserve_; }
   [[nodiscard]] std::int64_t repeats() const { return repeats_; }
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] const CheckpointOptions& checkpoint() const { return checkpoint_; }
@@ -82,6 +90,7 @@ class ProfileOptions {
 
   Loss loss_;
   StepOutput output_ = StepOutput::Held;
+  Bytes reserve_;
   std::int64_t repeats_ = kRepeats;
   double seconds_ = kSeconds;
   CheckpointOptions checkpoint_;

@@ -6,6 +6,7 @@
 #include <refrain/detail/chain_profiler.hpp>
 #include <refrain/profile.hpp>
 #include <refrain/profile_options.hpp>
+#include <refrain/signature.hpp>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -57,6 +58,17 @@ template <class Layers, class... Inputs>
   requires(!std::is_same_v<Layers, ProfileOptions>)
 [[nodiscard]] Profile profile(const Layers& layers, const Inputs&... inputs) {
   return profile(ProfileOptions(), layers, inputs...);
+}
+
+/// What this chain and its inputs look like: `load_plan` refuses a plan that was made for another.
+template <class... Inputs>
+[[nodiscard]] Signature signature(const torch::nn::Sequential& layers, const Inputs&... inputs) {
+  return detail::signature_of(detail::chain_of(layers.ptr(), inputs...));
+}
+
+template <class Layer, class... Inputs>
+[[nodiscard]] Signature signature(const std::vector<Layer>& layers, const Inputs&... inputs) {
+  return detail::signature_of(detail::chain_of(layers, inputs...));
 }
 
 }  // namespace refrain

@@ -57,4 +57,20 @@ TEST(Bytes, AlignLikeText) {
   EXPECT_EQ(fmt::format("[{:>9}] [{:<7}]", 6_GiB, 5_B), "[ 6.00 GiB] [5 B    ]");
 }
 
+TEST(BytesFrom, ReadsWhatPeopleWrite) {
+  using refrain::Bytes;
+  using refrain::bytes_from;
+  EXPECT_EQ(bytes_from("512"), Bytes(512));
+  EXPECT_EQ(bytes_from("512B"), Bytes(512));
+  EXPECT_EQ(bytes_from("64KiB"), Bytes(65536));
+  EXPECT_EQ(bytes_from("1.5 GiB"), Bytes(1610612736));
+  EXPECT_EQ(bytes_from("80GB"), Bytes(80000000000));
+  EXPECT_EQ(bytes_from("2TB"), Bytes(2000000000000));
+}
+
+TEST(BytesFrom, RefusesAnythingElse) {
+  for (const char* text : {"", "GiB", "12Gi", "3G", "5iB", "-1", "7 XiB", "1e30", "nan", "1MiB2"})
+    EXPECT_FALSE(refrain::bytes_from(text).has_value()) << text;
+}
+
 }  // namespace

@@ -32,7 +32,7 @@ class ChainProfiler {
   ChainProfiler(const ProfileOptions& options, ProfiledChain chain)
       : options_(options),
         chain_(std::move(chain)),
-        device_(device_of(chain_)),
+        device_(chain_.device()),
         meter_(device_),
         settings_(std::make_shared<RegionSettings>(
             RegionSettings{options.checkpoint(), "the stage that is measured"})) {
@@ -48,19 +48,15 @@ class ChainProfiler {
       measure(undone);
     }
     profile_.device = device_.str();
+    profile_.signature = signature_of(chain_);
     const bool hooks = options_.checkpoint().route() == Route::Hooks;
     profile_.executor = hooks ? Executor::Hooks : Executor::Nested;
-    profile_.resident = memory(device_).live;
+    profile_.resident = memory(device_).live + options_.reserve();
     profile_.slack += kScalars;
     return std::move(profile_);
   }
 
  private:
-  static c10::Device device_of(const ProfiledChain& chain) {
-    for (const at::Tensor& tensor : chain.input.tensors()) return tensor.device();
-    return {c10::kCPU};
-  }
-
   void measure(StepUndone& undone) {
     const StorageSet constant(chain_.input.tensors());
     const ChainScan scan = [&] {

@@ -22,8 +22,9 @@
 
 namespace refrain::detail {
 
-/// The most that lives on the device during one step, with all that is resident. Random generators,
-/// buffers and gradients come back as they were; the copies that this takes are not counted.
+/// The most that lives on the device during one step, with all that is resident or reserved. Random
+/// generators, buffers and gradients come back as they were; the copies that this takes are not
+/// counted.
 [[nodiscard]] inline Bytes measured_peak(const ProfileOptions& options, c10::Device device,
                                          c10::function_ref<ChainValue()> forward) {
   const DeviceMeter meter(device);
@@ -54,7 +55,7 @@ namespace refrain::detail {
   copies += meter.live() - before;
   meter.reset();
   GradientSource::run_and_drop(std::move(roots));
-  return Bytes(std::max(forward_peak, meter.peak() - copies));
+  return Bytes(std::max(forward_peak, meter.peak() - copies)) + options.reserve();
 }
 
 }  // namespace refrain::detail

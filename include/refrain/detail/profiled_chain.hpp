@@ -4,8 +4,15 @@
 #include <refrain/detail/any_value.hpp>
 #include <refrain/detail/chain_value.hpp>
 #include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/tensor_facts.hpp>
+#include <refrain/signature.hpp>
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/version.h>
+
+#include <fmt/format.h>
 
 #include <cstddef>
 #include <functional>
@@ -21,13 +28,33 @@ struct ProfiledLayer {
   std::string name;
   std::string
       type;  ///< Layers of one type that take the same bytes are taken to take the same time.
+  std::vector<std::string> tensors;  ///< Its parameters and buffers, named and described.
   std::function<ChainValue(ChainValue)> run;
 };
+
+[[nodiscard]] inline std::vector<std::string> described_tensors(const torch::nn::Module& module) {
+  std::vector<std::string> described;
+  const auto describe = [&described](const auto& named) {
+    for (const auto& item : named) {
+      const at::Tensor& tensor = item.value();
+      if (tensor.defined())
+        described.push_back(fmt::format("{} {}", item.key(), shape_text(TensorFacts(tensor))));
+    }
+  };
+  describe(module.named_parameters());
+  describe(module.named_buffers());
+  return described;
+}
 
 /// A chain of layers, whatever they are, and what goes into the first.
 struct ProfiledChain {
   std::vector<ProfiledLayer> layers;
   ChainValue input;
+
+  [[nodiscard]] c10::Device device() const {
+    for (const at::Tensor& tensor : input.tensors()) return tensor.device();
+    return {c10::kCPU};
+  }
 };
 
 template <class... Inputs>
@@ -37,11 +64,12 @@ template <class... Inputs>
   chain.input = ChainValue(StageValue(inputs...));
   const auto children = sequential->named_children();
   for (std::size_t i = 0; i < sequential->size(); ++i) {
-    chain.layers.push_back(
-        {children[i].key(), children[i].value()->name(), [sequential, i](ChainValue value) {
-           auto& layer = *(sequential->begin() + static_cast<std::ptrdiff_t>(i));
-           return ChainValue(std::move(*value.as<StageValue>()).through(layer));
-         }});
+    chain.layers.push_back({children[i].key(), children[i].value()->name(),
+                            described_tensors(*children[i].value()),
+                            [sequential, i](ChainValue value) {
+                              auto& layer = *(sequential->begin() + static_cast<std::ptrdiff_t>(i));
+                              return ChainValue(std::move(*value.as<StageValue>()).through(layer));
+                            }});
   }
   return chain;
 }
@@ -58,13 +86,29 @@ template <class Layer, class Value, class... Extras>
   chain.input = ChainValue(Result(value));
   for (std::size_t i = 0; i < own->size(); ++i) {
     std::string type = "function";
-    if constexpr (Holder<Layer>) type = (*own)[i]->name();
-    chain.layers.push_back(
-        {std::to_string(i), std::move(type), [own, i, extras...](ChainValue given) {
-           return ChainValue(call_thing((*own)[i], std::move(*given.as<Result>()), extras...));
-         }});
+    std::vector<std::string> tensors;
+    if constexpr (Holder<Layer>) {
+      type = (*own)[i]->name();
+      tensors = described_tensors(*(*own)[i]);
+    }
+    chain.layers.push_back({std::to_string(i), std::move(type), std::move(tensors),
+                            [own, i, extras...](ChainValue given) {
+                              return ChainValue(
+                                  call_thing((*own)[i], std::move(*given.as<Result>()), extras...));
+                            }});
   }
   return chain;
+}
+
+[[nodiscard]] inline Signature signature_of(const ProfiledChain& chain) {
+  Signature signature;
+  for (const ProfiledLayer& layer : chain.layers)
+    signature.layers.push_back({layer.name, layer.type, layer.tensors});
+  for (const at::Tensor& input : chain.input.tensors())
+    signature.inputs.push_back(shape_text(TensorFacts(input)));
+  signature.device = c10::DeviceTypeName(chain.device().type(), /*lower_case=*/true);
+  signature.libtorch = TORCH_VERSION;
+  return signature;
 }
 
 }  // namespace refrain::detail

@@ -47,8 +47,8 @@ struct TensorFacts {
   return tensor.has_storage() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
 }
 
-/// "float32[8, 128, 64] on cpu"
-[[nodiscard]] inline std::string to_string(const TensorFacts& facts) {
+/// "float32[8, 128, 64]"
+[[nodiscard]] inline std::string shape_text(const TensorFacts& facts) {
   std::string dtype;
   switch (facts.dtype) {
     case at::kFloat:
@@ -76,7 +76,12 @@ struct TensorFacts {
     if (!sizes.empty()) sizes += ", ";
     sizes += std::to_string(size);
   }
-  return fmt::format("{}[{}] on {}", dtype, sizes, facts.device.str());
+  return fmt::format("{}[{}]", dtype, sizes);
+}
+
+/// "float32[8, 128, 64] on cpu"
+[[nodiscard]] inline std::string to_string(const TensorFacts& facts) {
+  return fmt::format("{} on {}", shape_text(facts), facts.device.str());
 }
 
 /// How often a tensor was changed in place; 0 for an inference tensor, which does not count.

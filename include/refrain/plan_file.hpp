@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/error.hpp>
+#include <refrain/plan.hpp>
+#include <refrain/profile.hpp>
+#include <refrain/segment.hpp>
+#include <refrain/signature.hpp>
+#include <refrain/stage_cost.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// Plans and profiles as JSON. Not in the umbrella header: it needs nlohmann-json.
+namespace refrain {
+
+// nlohmann-json finds these by the types' namespace.
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Segment, begin, end)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GradRun, forward, backward, saved, forward_peak, backward_peak,
+                                   backward_peak_with_gradient, replay_peak)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageCost, name, input, output, nograd_forward, nograd_peak,
+                                   tail, gradients, plain, saved_tensors, options)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ChainCost, stages, loss_peak, loss, held)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signature::Layer, name, type, tensors)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signature, layers, inputs, device, libtorch)
+NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
+                                        {Executor::Nested, "nested"},
+                                        {Executor::Flat, "flat"}})
+
+inline void to_json(nlohmann::json& json, Bytes bytes) { json = bytes.count(); }
+inline void from_json(const nlohmann::json& json, Bytes& bytes) {
+  bytes = Bytes(json.get<std::int64_t>());
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
+                                   measured_loss, signature)
+
+inline void to_json(nlohmann::json& json, const SegmentNode& node) {
+  json = {{"range", node.range}, {"replayed", node.replayed}};
+  if (!node.inside.empty()) json["inside"] = node.inside;
+  if (node.option != 0) json["option"] = node.option;
+}
+inline void from_json(const nlohmann::json& json, SegmentNode& node) {
+  node.range = json.at("range").get<Segment>();
+  node.replayed = json.at("replayed").get<bool>();
+  node.inside = json.value("inside", std::vector<SegmentNode>());
+  node.option = json.value("option", std::int64_t{0});
+}
+
+namespace detail {
+
+inline constexpr int kPlanFileFormat = 1;
+
+/// What is wrong with a file, in a PlanError.
+template <class Read>
+auto read_file(std::string_view what, const std::string& text, const Read& read) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    const int format = json.at("format").get<int>();
+    if (format != kPlanFileFormat) {
+      throw PlanError(
+          fmt::format("this {} is of format {}, known is {}.", what, format, kPlanFileFormat),
+          "likely cause: it was written by another version of Refrain.");
+    }
+    return read(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw PlanError(fmt::format("this is no {}.", what), error.what());
+  }
+}
+
+[[nodiscard]] inline std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw PlanError(fmt::format("cannot read {}.", path));
+  return text;
+}
+
+inline void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << '\n';
+  file.close();
+  if (!file) throw PlanError(fmt::format("cannot write {}.", path));
+}
+
+}  // namespace detail
+
+/// A profile as text: `refrain-plan solve` reads it.
+[[nodiscard]] inline std::string to_file_text(const Profile& profile) {
+  const nlohmann::json json = {{"format", detail::kPlanFileFormat}, {"profile", profile}};
+  return json.dump(2);
+}
+
+/// Throws `PlanError` if the text is anything else.
+[[nodiscard]] inline Profile profile_from_text(const std::string& text) {
+  return detail::read_file("profile", text, [](const nlohmann::json& json) {
+    return json.at("profile").get<Profile>();
+  });
+}
+
+/// A plan, with the profile that it was made from, as text: to keep, or to send to other ranks,
+/// which would measure other times and so might plan otherwise.
+[[nodiscard]] inline std::string to_file_text(const Plan& plan) {
+  const nlohmann::json json = {
+      {"format", detail::kPlanFileFormat},
+      {"budget", plan.budget()},
+      {"stages", plan.stages().nodes()},
+      {"predicted", {{"peak", plan.predicted_peak()}, {"seconds", plan.predicted_seconds()}}},
+      {"signature_hash", fmt::format("{:016x}", hash_of(plan.profile().signature))},
+      {"profile", plan.profile()}};
+  return json.dump(2);
+}
+
+/// Whatever model it is for. Throws `PlanError` if the text is anything else.
+[[nodiscard]] inline Plan plan_from_text(const std::string& text) {
+  return detail::read_file("plan", text, [](const nlohmann::json& json) {
+    auto profile = json.at("profile").get<Profile>();
+    const auto stages = profile.chain.size();
+    return Plan(std::move(profile),
+                Segmentation(stages, json.at("stages").get<std::vector<SegmentNode>>()),
+                json.at("budget").get<Bytes>());
+  });
+}
+
+/// For this model alone: throws `PlanError`, with the first difference, if it was made for another.
+///
+///     auto plan = refrain::plan_from_text(text, refrain::signature(layers, x));
+[[nodiscard]] inline Plan plan_from_text(const std::string& text, const Signature& model) {
+  Plan plan = plan_from_text(text);
+  const std::string difference = first_difference(plan.profile().signature, model);
+  if (!difference.empty()) {
+    throw PlanError("this plan was made for another model.", difference,
+                    "profile this one, and plan again.");
+  }
+  return plan;
+}
+
+/// Writes a plan to a file. Throws `PlanError` if it cannot.
+inline void save_plan(const Plan& plan, const std::string& path) {
+  detail::write_text(path, to_file_text(plan));
+}
+
+/// Reads a plan that `save_plan` wrote for this model: see `plan_from_text`.
+///
+///     auto plan = refrain::load_plan("plan.json", refrain::signature(layers, x));
+[[nodiscard]] inline Plan load_plan(const std::string& path, const Signature& model) {
+  return plan_from_text(detail::text_of(path), model);
+}
+
+inline void save_profile(const Profile& profile, const std::string& path) {
+  detail::write_text(path, to_file_text(profile));
+}
+[[nodiscard]] inline Profile load_profile(const std::string& path) {
+  return profile_from_text(detail::text_of(path));
+}
+
+}  // namespace refrain
