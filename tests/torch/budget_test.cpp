@@ -162,6 +162,9 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Budget,
-                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm));
+                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm),
+                         [](const auto& model) {
+                           return std::vector<std::string>{"Gpt", "ResNet", "Lstm"}[model.index];
+                         });
 
 }  // namespace

@@ -192,8 +192,8 @@ class ChainProfiler {
       // A region runs the same operators, and a replay runs some of them again: what a noisy clock
       // says beyond that must not make a plan.
       stage.nograd_forward = std::max(plain.forward, StageTimes::median(pooled[i].region_forward));
-      const double region_backward =
-          std::max(plain.backward + kLeastReplay, StageTimes::median(pooled[i].region_backward));
+      const double region_backward = std::max(plain.backward + StageTimes::exact(kLeastReplay),
+                                              StageTimes::median(pooled[i].region_backward));
       stage.tail = plain.forward + plain.backward - region_backward;
     }
   }
