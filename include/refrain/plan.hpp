@@ -124,27 +124,38 @@ inline constexpr std::size_t kLongestList = 512;
   return {profile, frontier.plan(left.count()), budget};
 }
 
+/// One piece of the chain, as a plan treats it.
+struct PlanPiece {
+  Segment layers;
+  std::string what;  ///< "kept", "replayed", "replayed as [0,2)* [2,4)", "option 1"
+  Bytes keeps;       ///< From forward to backward, its result included.
+};
+
+[[nodiscard]] inline std::vector<PlanPiece> pieces(const Plan& plan) {
+  const ChainCost& chain = plan.profile().chain;
+  std::vector<PlanPiece> pieces;
+  for (std::size_t i = 0; i < plan.stages().size(); ++i) {
+    const SegmentNode& stages = plan.stages().nodes()[i];
+    const SegmentNode& layers = plan.layers().nodes()[i];
+    std::int64_t keeps = stages.replayed ? chain.boundary(stages.range.end) : 0;
+    for (std::int64_t k = stages.range.begin; !stages.replayed && k < stages.range.end; ++k)
+      keeps += chain[k].way(stages.option).saved;
+    std::string what = stages.replayed ? "replayed" : "kept";
+    if (stages.option != 0) what = fmt::format("option {}", stages.option);
+    if (!layers.inside.empty()) what += " as " + to_string(layers.inside);
+    pieces.push_back({layers.range, std::move(what), Bytes(keeps)});
+  }
+  return pieces;
+}
+
 /// A table: a row for each piece of the chain, then what the step will cost.
 [[nodiscard]] inline std::string to_string(const Plan& plan) {
   constexpr const char* kRow = "{:>10}  {:<34}  {:>11}\n";
   constexpr double kPercent = 100;
   const Profile& profile = plan.profile();
   std::string text = fmt::format(kRow, "layers", "", "keeps");
-  for (std::size_t i = 0; i < plan.stages().size(); ++i) {
-    const SegmentNode& stages = plan.stages().nodes()[i];
-    const SegmentNode& layers = plan.layers().nodes()[i];
-    std::int64_t keeps = 0;
-    if (stages.replayed) {
-      keeps = profile.chain.boundary(stages.range.end);
-    } else {
-      for (std::int64_t k = stages.range.begin; k < stages.range.end; ++k)
-        keeps += profile.chain[k].way(stages.option).saved;
-    }
-    std::string what = stages.replayed ? "replayed" : "kept";
-    if (stages.option != 0) what = fmt::format("option {}", stages.option);
-    if (!layers.inside.empty()) what += " as " + to_string(layers.inside);
-    text += fmt::format(kRow, detail::layers_text(layers.range), what, Bytes(keeps));
-  }
+  for (const PlanPiece& piece : pieces(plan))
+    text += fmt::format(kRow, detail::layers_text(piece.layers), piece.what, piece.keeps);
   const ScheduleCost plain = plain_cost(profile);
   return text +
          fmt::format("peak {} of {}, set by {}; plain {}\nstep {}, {:+.1f} % on the plain {}",

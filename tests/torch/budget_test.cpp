@@ -161,10 +161,10 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
   }
 }
 
+std::string model_name(const testing::TestParamInfo<Trained (*)()>& model) {
+  return std::vector<std::string>{"Gpt", "ResNet", "Lstm"}[model.index];
+}
 INSTANTIATE_TEST_SUITE_P(Models, Budget,
-                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm),
-                         [](const auto& model) {
-                           return std::vector<std::string>{"Gpt", "ResNet", "Lstm"}[model.index];
-                         });
+                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm), model_name);
 
 }  // namespace

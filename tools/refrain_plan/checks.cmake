@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# cmake -DPROGRAM=refrain-plan -DFOLDER=... -P checks.cmake: what a user of the program sees.
+
+cmake_policy(VERSION 3.25)
+file(MAKE_DIRECTORY "${FOLDER}")
+
+# plan(expected_exit_code options...): `output` and `errors` hold what the program said.
+function(plan expected)
+  execute_process(COMMAND "${PROGRAM}" ${ARGN} WORKING_DIRECTORY "${FOLDER}" RESULT_VARIABLE code
+                  OUTPUT_VARIABLE said ERROR_VARIABLE complained)
+  if(NOT code STREQUAL expected)
+    message(FATAL_ERROR "refrain-plan ${ARGN} ended with ${code}, not ${expected}:\n"
+                        "${said}${complained}")
+  endif()
+  set(output "${said}" PARENT_SCOPE)
+  set(errors "${complained}" PARENT_SCOPE)
+endfunction()
+
+function(expect text pattern)
+  if(NOT text MATCHES "${pattern}")
+    message(FATAL_ERROR "expected \"${pattern}\" in:\n${text}")
+  endif()
+endfunction()
+
+# Three equal stages of one layer: 100 bytes between them, 900 kept, 1 s forward and 2 s backward.
+set(run [[{"forward": 1.0, "backward": 2.0, "saved": 900, "forward_peak": 900, "backward_peak": 1000,
+           "backward_peak_with_gradient": 1100, "replay_peak": 1100}]])
+foreach(i RANGE 2)
+  list(APPEND stages "{\"name\": \"Block\", \"input\": 100, \"output\": 100, \"nograd_forward\": 1.0,
+    \"nograd_peak\": 200, \"tail\": 0.25, \"gradients\": 0, \"saved_tensors\": 900, \"options\": [],
+    \"plain\": ${run}}")
+  math(EXPR end "${i} + 1")
+  list(APPEND layers "{\"begin\": ${i}, \"end\": ${end}}")
+endforeach()
+list(JOIN stages ", " stages)
+list(JOIN layers ", " layers)
+file(WRITE "${FOLDER}/profile.json"
+     "{\"format\": 1, \"profile\": {\"chain\": {\"stages\": [${stages}], \"loss_peak\": 100,
+      \"loss\": 0.0, \"held\": 0}, \"layers\": [${layers}], \"resident\": 5000, \"slack\": 0,
+      \"device\": \"cpu\", \"executor\": \"hooks\", \"measured_loss\": false,
+      \"signature\": {\"layers\": [], \"inputs\": [], \"device\": \"cpu\", \"libtorch\": \"\"}}}")
+
+plan(0 show profile.json)
+expect("${output}" "resident 4.88 KiB on cpu; a plain step peaks at 2.93 KiB above that")
+
+plan(0 frontier profile.json --format csv)
+expect("${output}" "^peak,step,overhead,replayed\n")
+expect("${output}" "\n8000,9.0,0.0,0\n$")
+plan(0 frontier profile.json --format json)
+string(JSON first GET "${output}" 0 peak)
+expect("${first}" "^[67][0-9][0-9][0-9]$")
+
+plan(0 solve profile.json --budget ${first}B --out tight.json)
+expect("${output}" "replayed")
+plan(0 solve profile.json --budget 8000 --out plain.json --format json)
+string(JSON peak GET "${output}" predicted_peak)
+expect("${peak}" "^8000$")
+plan(0 show tight.json)
+expect("${output}" "replayed")
+plan(0 diff tight.json plain.json)
+expect("${output}" "layers +\\[0,")
+expect("${output}" "\\[0,3\\)")
+plan(0 solve tight.json --budget 1MiB)
+expect("${output}" "kept")
+
+plan(1 solve profile.json --budget 6KiB)
+expect("${errors}" "no plan fits 6.00 KiB: the least reachable peak is")
+
+plan(0 --help)
+expect("${output}" "refrain-plan solve profile.json --budget 6GiB")
+foreach(bad IN ITEMS "" "solve" "solve nowhere.json --budget 1GiB" "solve profile.json --budget much"
+                     "diff tight.json profile.json" "show checks.txt"
+                     "frontier profile.json --format xml")
+  separate_arguments(words UNIX_COMMAND "${bad}")
+  file(WRITE "${FOLDER}/checks.txt" "no JSON")
+  plan(2 ${words})
+  string(REGEX MATCHALL "\n" lines "${errors}")
+  list(LENGTH lines count)
+  if(NOT count EQUAL 1)
+    message(FATAL_ERROR "expected one sentence of ${bad}, got:\n${errors}")
+  endif()
+endforeach()

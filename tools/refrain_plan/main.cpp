@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Plans from a profile without the model: solve, frontier, show, diff.
+#include "output.hpp"
+#include "plans.hpp"
+#include <refrain/bytes.hpp>
+#include <refrain/error.hpp>
+#include <refrain/plan.hpp>
+#include <refrain/plan_file.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace refrain_plan {
+namespace {
+
+constexpr int kBadInput = 2;
+
+Bytes amount_of(const std::string& option, const std::string& text) {
+  const auto amount = refrain::bytes_from(text);
+  if (amount) return *amount;
+  throw BadInput(fmt::format("{} {}: is not an amount of memory, as 6GiB is.", option, text));
+}
+
+void add_format(CLI::App& command, Format& format) {
+  static const std::map<std::string, Format> names{
+      {"table", Format::Table}, {"json", Format::Json}, {"csv", Format::Csv}};
+  command.add_option("--format", format, "table, json or csv")
+      ->transform(CLI::CheckedTransformer(names))
+      ->type_name("F");
+}
+
+/// What each command reads from the line, and does with it.
+class Program {
+ public:
+  Program() {
+    app_.require_subcommand(1);
+    app_.failure_message([](const CLI::App*, const CLI::Error& error) { return error.what(); });
+    app_.footer(
+        "A profile is what refrain::save_profile writes, a plan what refrain::save_plan does.\n"
+        "  refrain-plan frontier profile.json\n"
+        "  refrain-plan solve profile.json --budget 6GiB --out plan.json\n"
+        "Ends with 0, with 1 if no plan fits, with 2 if the input is wrong.");
+    add_solve();
+    add_frontier();
+    add_show();
+    add_diff();
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+      return EXIT_SUCCESS;
+    } catch (const CLI::Success& asked_for_help) {
+      return app_.exit(asked_for_help);
+    } catch (const CLI::ParseError& error) {
+      fmt::print(stderr, "refrain-plan: {}\n", error.what());
+    } catch (const BadInput& bad) {
+      fmt::print(stderr, "refrain-plan: {}\n", bad.what());
+    } catch (const refrain::BudgetError& error) {
+      fmt::print(stderr, "{}\n", error.what());
+      return EXIT_FAILURE;
+    } catch (const refrain::Error& error) {
+      std::string_view text = error.what();
+      text.remove_prefix(std::string_view("refrain: ").size());
+      fmt::print(stderr, "refrain-plan: {}\n", text.substr(0, text.find('\n')));
+    }
+    return kBadInput;
+  }
+
+ private:
+  void add_solve() {
+    auto& command = *app_.add_subcommand("solve", "the cheapest plan within a budget");
+    command.add_option("profile", first_, "a profile, or a plan, whose profile is used")
+        ->required();
+    command.add_option("--budget", budget_, "all that may live on the device, as 6GiB")->required();
+    command.add_option("--out", out_, "where the plan is written, as JSON");
+    add_format(command, format_);
+    command.callback([this] {
+      const Plan plan = refrain::plan(load(first_).profile, amount_of("--budget", budget_));
+      if (!out_.empty()) refrain::save_plan(plan, out_);
+      fmt::print("{}", shown(plan, format_));
+    });
+  }
+
+  void add_frontier() {
+    auto& command = *app_.add_subcommand(
+        "frontier", "what each amount of memory costs in time: every plan that no other beats");
+    command.add_option("profile", first_, "a profile, or a plan, whose profile is used")
+        ->required();
+    command.add_option("--picture", out_, "a picture of it (needs a Python with matplotlib)");
+    add_format(command, format_);
+    command.callback([this] {
+      const Rows rows = frontier_of(load(first_).profile);
+      fmt::print("{}", rows.in(format_));
+      if (!out_.empty()) draw(rows, out_);
+    });
+  }
+
+  void add_show() {
+    auto& command = *app_.add_subcommand("show", "a plan or a profile, to read");
+    command.add_option("file", first_, "what to show")->required();
+    add_format(command, format_);
+    command.callback([this] {
+      const Loaded loaded = load(first_);
+      fmt::print("{}", loaded.plan ? shown(*loaded.plan, format_) : shown(loaded.profile, format_));
+    });
+  }
+
+  void add_diff() {
+    auto& command = *app_.add_subcommand("diff", "what two plans do not have in common");
+    command.add_option("first", first_, "a plan")->required();
+    command.add_option("second", second_, "another")->required();
+    add_format(command, format_);
+    command.callback(
+        [this] { fmt::print("{}", difference_of(plan_in(first_), plan_in(second_)).in(format_)); });
+  }
+
+  static Plan plan_in(const std::string& path) {
+    const Loaded loaded = load(path);
+    if (!loaded.plan) throw BadInput(fmt::format("{}: is a profile, not a plan.", path));
+    return *loaded.plan;
+  }
+
+  static void draw(const Rows& rows, const std::string& path) {
+    const std::string json = path + ".json";
+    refrain::detail::write_text(json, rows.json().dump());
+    const char* const named = std::getenv("REFRAIN_PYTHON");
+    const auto command =
+        fmt::format("\"{}\" \"{}\" \"{}\" \"{}\"", named == nullptr ? REFRAIN_PLAN_PYTHON : named,
+                    REFRAIN_PLAN_PLOT, json, path);
+    const bool drawn = std::system(command.c_str()) == 0;
+    if (drawn) std::remove(json.c_str());
+    if (!drawn) throw BadInput(fmt::format("--picture {}: no Python here could draw it.", path));
+  }
+
+  CLI::App app_{"Plans which layers of a model are forgotten and replayed, from its profile."};
+  std::string first_;
+  std::string second_;
+  std::string budget_;
+  std::string out_;
+  Format format_ = Format::Table;
+};
+
+}  // namespace
+}  // namespace refrain_plan
+
+int main(int argc, char** argv) {
+  try {
+    return refrain_plan::Program().run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "refrain-plan: {}\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

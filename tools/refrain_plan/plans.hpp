@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "output.hpp"
+#include <refrain/bytes.hpp>
+#include <refrain/plan.hpp>
+#include <refrain/plan_file.hpp>
+#include <refrain/planner/frontier.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace refrain_plan {
+
+using refrain::Bytes;
+using refrain::Plan;
+using refrain::Profile;
+
+inline Rows::Value bytes(Bytes amount) { return {refrain::to_string(amount), amount.count()}; }
+inline Rows::Value seconds(double amount) {
+  return {refrain::detail::milliseconds_text(amount), amount};
+}
+inline Rows::Value percent(double share) {
+  constexpr double kPercent = 100;
+  return {fmt::format("{:+.1f} %", kPercent * share), kPercent * share};
+}
+
+/// A row a stage.
+inline Rows stages_of(const Profile& profile) {
+  Rows rows({"layers", "stage", "keeps", "boundary", "forward", "backward", "replay"});
+  for (std::int64_t i = 0; i < profile.chain.size(); ++i) {
+    const auto& stage = profile.chain[i];
+    rows.add({refrain::detail::layers_text(profile.layers[static_cast<std::size_t>(i)]), stage.name,
+              bytes(Bytes(stage.plain.saved)), bytes(Bytes(stage.output)),
+              seconds(stage.plain.forward), seconds(stage.plain.backward),
+              seconds(stage.plain.forward - stage.tail)});
+  }
+  return rows;
+}
+
+/// A row a piece of the chain.
+inline Rows pieces_of(const Plan& plan) {
+  Rows rows({"layers", "what", "keeps"});
+  for (const auto& piece : refrain::pieces(plan))
+    rows.add({refrain::detail::layers_text(piece.layers), piece.what, bytes(piece.keeps)});
+  return rows;
+}
+
+inline nlohmann::json summary(const Plan& plan) {
+  return {{"budget", plan.budget().count()},
+          {"predicted_peak", plan.predicted_peak().count()},
+          {"predicted_seconds", plan.predicted_seconds()},
+          {"overhead", plan.overhead()},
+          {"layers", to_string(plan.layers())},
+          {"pieces", pieces_of(plan).json()}};
+}
+
+inline std::string shown(const Plan& plan, Format format) {
+  if (format == Format::Json) return summary(plan).dump(2) + '\n';
+  if (format == Format::Csv) return pieces_of(plan).csv();
+  return fmt::format("{}\n", plan);
+}
+
+inline std::string shown(const Profile& profile, Format format) {
+  if (format == Format::Table) return fmt::format("{}\n", profile);
+  return stages_of(profile).in(format);
+}
+
+/// Every step of the frontier, or `count` of them.
+inline Rows frontier_of(const Profile& profile) {
+  const refrain::planner::Frontier frontier(profile.chain, profile.executor);
+  const double plain = refrain::plain_cost(profile).seconds;
+  Rows rows({"peak", "step", "overhead", "replayed"});
+  for (const auto& point : frontier.points()) {
+    const auto cut = in_layers(profile, frontier.plan(point.peak));
+    std::int64_t replayed = 0;
+    for (const auto& node : cut) replayed += node.replayed ? node.range.size() : 0;
+    rows.add({bytes(profile.resident + profile.slack + Bytes(point.peak)),
+              seconds(point.seconds),
+              percent(plain > 0 ? point.seconds / plain - 1 : 0),
+              {fmt::format("{} of {}", replayed, cut.stages()), replayed}});
+  }
+  return rows;
+}
+
+/// What two plans do not have in common.
+inline Rows difference_of(const Plan& a, const Plan& b) {
+  Rows rows({"", "first", "second"});
+  rows.add({"budget", bytes(a.budget()), bytes(b.budget())});
+  rows.add({"peak", bytes(a.predicted_peak()), bytes(b.predicted_peak())});
+  rows.add({"step", seconds(a.predicted_seconds()), seconds(b.predicted_seconds())});
+  const std::string model = refrain::first_difference(a.profile().signature, b.profile().signature);
+  if (!model.empty()) rows.add({"model", "", model});
+  if (a.layers() != b.layers()) rows.add({"layers", to_string(a.layers()), to_string(b.layers())});
+  return rows;
+}
+
+/// What a file holds: a plan, with its profile, or a profile alone.
+struct Loaded {
+  Profile profile;
+  std::optional<Plan> plan;
+};
+
+inline Loaded load(const std::string& path) {
+  const std::string text = refrain::detail::text_of(path);
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("budget")) {
+    Plan plan = refrain::plan_from_text(text);
+    return {plan.profile(), plan};
+  }
+  return {refrain::profile_from_text(text), std::nullopt};
+}
+
+}  // namespace refrain_plan
