@@ -116,6 +116,7 @@ Model<Block> stack_of(std::string name, int count, at::IntArrayRef shape,
 
 /// What the tables show, with the sizes that peers/tradeoff.py repeats.
 inline auto gpt() { return stack_of<GptBlock>("gpt", 24, {4, 256, 256}, 256, 8); }
+inline auto small_gpt() { return stack_of<GptBlock>("small gpt", 16, {2, 128, 192}, 192, 6); }
 inline auto mlp() { return stack_of<MlpBlock>("mlp", 16, {2048, 128}, 128); }
 inline auto resnet() { return stack_of<ResBlock>("resnet", 8, {8, 16, 32, 32}, 16); }
 inline auto lstm() { return stack_of<LstmBlock>("lstm", 6, {64, 16, 128}, 128); }

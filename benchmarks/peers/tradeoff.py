@@ -2,7 +2,8 @@
 """PyTorch's own checkpointing on the stacks of benchmarks/models.hpp, measured as tradeoff_bench does.
 
 Takes a model's name and a number of steps; prints JSON, a list with a row a policy: peak bytes of a
-step and its time (one thread, processor time, medians of interleaved steps).
+step and its time (one thread, processor time, medians of interleaved steps). With a third word,
+"segments", the policies are checkpoint_sequential's, every number of segments.
 """
 import json
 import math
@@ -13,7 +14,7 @@ import time
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 
 class GptBlock(nn.Module):
@@ -71,6 +72,7 @@ MODELS = {
     "mlp": (MlpBlock, 16, (2048, 128)),
     "resnet": (ResBlock, 8, (8, 16, 32, 32)),
     "lstm": (LstmBlock, 6, (64, 16, 128)),
+    "small gpt": (lambda: GptBlock(192, 6), 16, (2, 128, 192)),
 }
 
 
@@ -103,6 +105,8 @@ def policies(count):
 
 
 def run(blocks, cut, x):
+    if isinstance(cut, int):
+        return checkpoint_sequential(list(blocks), cut, x, use_reentrant=False)
     for begin, end, quiet in cut:
         segment = nn.Sequential(*blocks[begin:end])
         x = checkpoint(segment, x, use_reentrant=False) if quiet else segment(x)
@@ -142,6 +146,8 @@ def main():
     for parameter in blocks.parameters():
         parameter.grad = torch.zeros_like(parameter)
     cuts = policies(count)
+    if sys.argv[3:] == ["segments"]:
+        cuts = {"none": cuts["none"], **{f"checkpoint_sequential({n})": n for n in range(1, count + 1)}}
     times = {name: [] for name in cuts}
     peaks = {}
     for name, cut in cuts.items():

@@ -70,6 +70,7 @@ namespace detail {
 [[nodiscard]] inline std::vector<SegmentNode> in_layers(const Profile& profile,
                                                         const std::vector<SegmentNode>& stages) {
   std::vector<SegmentNode> layers;
+  layers.reserve(stages.size());
   for (const SegmentNode& node : stages) {
     layers.push_back({in_layers(profile, node.range), node.replayed,
                       in_layers(profile, node.inside), node.option});
