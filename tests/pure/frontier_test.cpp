@@ -11,7 +11,6 @@
 
 namespace {
 
-using refrain::ChainCost;
 using refrain::Executor;
 using refrain::planner::Frontier;
 using support::Additive;

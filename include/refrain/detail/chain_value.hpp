@@ -20,10 +20,9 @@ class ChainValue {
  public:
   ChainValue() = default;
   template <class T>
-    requires(!std::same_as<std::decay_t<T>, ChainValue>)
-  explicit ChainValue(T&& value)
-      : held_(std::make_unique<Held<std::decay_t<T>>>(std::forward<T>(value))) {
-    static_assert(kVisitable<std::decay_t<T>>,
+    requires(!std::same_as<T, ChainValue>)
+  explicit ChainValue(T value) : held_(std::make_unique<Held<T>>(std::move(value))) {
+    static_assert(kVisitable<T>,
                   "refrain: teach the type of a stage's result with a free function "
                   "visit_tensors(value, visitor)");
   }
@@ -63,8 +62,7 @@ class ChainValue {
   template <class T>
   struct Held final : AnyHeld {
     T value;
-    template <class Source>
-    explicit Held(Source&& source) : value(std::forward<Source>(source)) {}
+    explicit Held(T given) : value(std::move(given)) {}
     [[nodiscard]] std::unique_ptr<AnyHeld> copy() const override {
       return std::make_unique<Held>(value);
     }
