@@ -46,6 +46,21 @@ elseif(CHECK STREQUAL equal_gradients_bf16)
 elseif(CHECK STREQUAL equal_gradients_function_route)
   compare(--route function)
 
+elseif(CHECK STREQUAL keeps_its_budget)
+  # Twice, for the second step finds what the optimizer has made.
+  foreach(policy IN ITEMS fit:0.7 fit:0.8)
+    train(0 ${toy} --seq 64 --batch 4 --policy ${policy} --steps 3)
+    expect("${output}" "peak predicted ([0-9.]+ [KM]iB), peak ([0-9.]+ [KM]iB)")
+    string(REGEX MATCH "peak predicted ([0-9.]+ [KM]iB), peak ([0-9.]+ [KM]iB)" said "${output}")
+    if(NOT CMAKE_MATCH_1 STREQUAL CMAKE_MATCH_2)
+      message(FATAL_ERROR "predicted ${CMAKE_MATCH_1}, measured ${CMAKE_MATCH_2}")
+    endif()
+  endforeach()
+  compare(--policy fit:0.7)
+  expect("${output}" "fit:0.7: peak predicted before training [0-9.]+ [KM]iB, measured")
+  train(1 ${toy} --policy budget:1MiB)
+  expect("${errors}" "no plan fits 1.00 MiB: the least reachable peak is")
+
 elseif(CHECK STREQUAL goes_on_exactly)
   train(0 ${toy} --policy every:2 --steps 6)
   string(REGEX MATCH "weights [0-9a-f]+" straight "${output}")
@@ -58,6 +73,10 @@ elseif(CHECK STREQUAL goes_on_exactly)
   expect("${errors}" "was saved with width 32, not 64")
 
 elseif(CHECK STREQUAL bad_options)
+  train(2 --policy budget:much)
+  expect("${errors}" "after the colon goes an amount, as in 200MiB")
+  train(2 --policy fit:2)
+  expect("${errors}" "after the colon goes a share from 0 to 1")
   foreach(bad "--policy;some" "--policy;every" "--policy;every:0" "--policy;segments:99"
               "--layers;0" "--layers;many" "--heads;7" "--device;abacus" "--device;xla"
               "--autocast;fp8" "--route;scenic" "--data;nowhere" "--seq;100000000" "--lr;-1"

@@ -10,8 +10,8 @@ namespace support {
 
 /// A pre-norm transformer block with unfused attention and dropout.
 struct TransformerBlockImpl : torch::nn::Module {
-  TransformerBlockImpl(std::int64_t width, std::int64_t heads, double drop)
-      : heads(heads),
+  TransformerBlockImpl(std::int64_t width, std::int64_t head_count, double drop)
+      : heads(head_count),
         norm1(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         norm2(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         qkv(register_module("qkv", torch::nn::Linear(width, 3 * width))),

@@ -11,6 +11,7 @@
 #include <refrain/profile_options.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
 
 #include <fmt/format.h>
@@ -44,6 +45,7 @@ class ChainProfiler {
 
   [[nodiscard]] Profile run() {
     {
+      const at::AutoGradMode as_in_training(true);
       StepUndone undone(options_.checkpoint().generators());
       measure(undone);
     }
@@ -98,14 +100,29 @@ class ChainProfiler {
                        settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
       meter.measure_bytes(cost, constant);
       profile_.slack += Bytes(kRegionDepth * meter.region_keeps());
-      StageTimes times;
-      for (std::int64_t n = 0; n < options_.repeats() || times.total() < options_.seconds(); ++n)
-        meter.measure_seconds(times);
-      times_.push_back(std::move(times));
+      times_.push_back(measure_seconds(meter, cost));
     }
     value = behind_sinks(run(std::move(value)));
     if (held) profile_.chain.held = cost.output;
     profile_.chain.stages.push_back(std::move(cost));
+  }
+
+  /// Less often for a stage whose like was measured before: they share their samples.
+  [[nodiscard]] StageTimes measure_seconds(StageMeter& meter, const StageCost& cost) const {
+    StageTimes before;
+    const auto& stages = profile_.chain.stages;
+    for (std::size_t k = 0; k < stages.size(); ++k) {
+      if (stages[k] == cost) before.add(times_[k]);
+    }
+    StageTimes times;
+    const auto enough = [&] {
+      const auto count = static_cast<std::int64_t>(before.forward.size() + times.forward.size());
+      return count >= options_.repeats() && before.total() + times.total() >= options_.seconds();
+    };
+    do {
+      meter.measure_seconds(times);
+    } while (!enough());
+    return times;
   }
 
   [[nodiscard]] std::string name_of(Segment layers) const {

@@ -35,6 +35,7 @@ namespace refrain::detail {
     const at::NoGradGuard no_grad;
     (void)forward();
   }
+  const at::AutoGradMode as_in_training(true);
   std::int64_t copies = meter.live() - resident;
   meter.reset();
   ChainValue output = forward();

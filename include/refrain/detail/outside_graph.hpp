@@ -102,8 +102,7 @@ class OutsideGraphScope::InnerPass {
       : border_(outside.border_) {
     for (const Guarded& guarded : outside.tensors_) {
       if (!guarded.tensor.is_leaf()) continue;
-      leaves_outside_.insert(
-          torch::autograd::impl::try_get_grad_accumulator(guarded.tensor).get());
+      leaves_outside_.insert(torch::autograd::impl::try_get_grad_accumulator(guarded.tensor).get());
     }
     for (std::size_t i = 0; i < roots.size(); ++i) {
       if (!is_inner(roots[i])) continue;
