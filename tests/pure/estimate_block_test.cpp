@@ -3,6 +3,9 @@
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
+#include <refrain/estimate/block_flops.hpp>
+#include <refrain/estimate/workload.hpp>
 
 #include <gtest/gtest.h>
 

@@ -5,12 +5,15 @@
 #include <refrain/error.hpp>
 #include <refrain/estimate/article.hpp>
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
 #include <refrain/estimate/interval.hpp>
+#include <refrain/estimate/workload.hpp>
 #include <refrain/schedule.hpp>
 #include <refrain/segment.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -2,9 +2,11 @@
 #include "support/messages.hpp"
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
+#include <refrain/estimate/block_bytes.hpp>
 #include <refrain/estimate/chain.hpp>
 #include <refrain/estimate/model.hpp>
 #include <refrain/estimate/training.hpp>
+#include <refrain/estimate/workload.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/planner/frontier.hpp>
 #include <refrain/schedule.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/seeded.hpp"
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
 #include <refrain/estimate/chain.hpp>
 #include <refrain/estimate/model.hpp>
 #include <refrain/estimate/workload.hpp>

@@ -3,6 +3,8 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
+#include <refrain/estimate/block_flops.hpp>
 #include <refrain/estimate/interval.hpp>
 #include <refrain/estimate/model.hpp>
 #include <refrain/estimate/training.hpp>

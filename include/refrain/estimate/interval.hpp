@@ -4,7 +4,10 @@
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
+#include <refrain/estimate/block_flops.hpp>
 #include <refrain/estimate/check.hpp>
+#include <refrain/estimate/workload.hpp>
 #include <refrain/segment.hpp>
 
 #include <fmt/format.h>

@@ -4,6 +4,7 @@
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
 #include <refrain/estimate/block.hpp>
+#include <refrain/estimate/block_bytes.hpp>
 #include <refrain/estimate/check.hpp>
 #include <refrain/estimate/workload.hpp>
 
@@ -83,12 +84,11 @@ struct HeadBytes {
 [[nodiscard]] inline HeadBytes head_bytes(const ModelShape& model, const Workload& work) {
   detail::check(model);
   detail::check(work);
-  constexpr std::int64_t kFloat = 4;
   const std::int64_t logits =
       detail::product({work.tokens(), detail::vocabulary_part(model, work.tensor_parallel)});
   return {detail::norm_bytes(model.block, work),
           Bytes(detail::product({logits, work.element.count()})),
-          Bytes(detail::product({3, logits, kFloat}))};
+          Bytes(detail::product({3, logits, detail::kFloat}))};
 }
 
 /// The models whose numbers are public.
