@@ -83,9 +83,20 @@ TEST(Advice, ShrinksTheBatchOnlyWhenNoIntervalFits) {
   const auto advice = recommend(model, work(64), training, 96_GiB);
   ASSERT_EQ(advice.verdict, Verdict::SmallerBatch) << to_string(advice);
   EXPECT_LE(advice.step.peak, usable(96_GiB, training));
-  for (std::int64_t interval = 1; interval <= 32; ++interval)
+  for (std::int64_t interval = 1; interval <= 32; ++interval) {
     EXPECT_GT(step(model, work(advice.batch + 1), training, interval).peak,
               usable(96_GiB, training));
+  }
+}
+
+TEST(Advice, StoresAllOfASmallerBatchWhereReplaysGainNothing) {
+  auto model = preset("gpt2");
+  model.blocks = 1;
+  const auto advice = recommend(model, work(4096, 1024), {}, 80_GiB);
+  EXPECT_EQ(advice.verdict, Verdict::SmallerBatch);
+  EXPECT_TRUE(says(advice, Why::LossSetsThePeak));
+  EXPECT_FALSE(says(advice, Why::CheapestThatFits));
+  EXPECT_THAT(to_string(advice), HasSubstr(", store all"));
 }
 
 TEST(Advice, NamesTheStatesWhereNotEvenOneSampleFits) {

@@ -115,6 +115,17 @@ TEST(ChainOf, IsTheEmbeddingTheBlocksAndTheHead) {
     EXPECT_EQ(chain[i].output, chain[i + 1].input);
 }
 
+TEST(ChainOf, MakesTheGradientOfATiedEmbeddingInTheHead) {
+  auto model = preset("gpt2");
+  const Workload work{.batch = 8, .sequence = 1024};
+  const auto tied = chain_of(model, work);
+  model.head = Head::Own;
+  const auto own = chain_of(model, work);
+  EXPECT_EQ(tied[13].gradients, own[13].gradients);
+  EXPECT_EQ(own[0].gradients - tied[0].gradients, 2 * 50257 * 768);
+  EXPECT_EQ(tied[0].plain.backward_peak, own[0].plain.backward_peak);  // it is made, then added
+}
+
 TEST(ChainOf, LetsThePlannerKeepABudget) {
   const auto model = preset("llama-7b");
   const Workload work{.batch = 2, .sequence = 2048};

@@ -46,16 +46,19 @@ struct Advice {
 
 /// The verdict, then a line a reason.
 [[nodiscard]] inline std::string to_string(const Advice& advice) {
+  const std::string cut = advice.step.overhead > 0
+                              ? fmt::format("checkpoint segments of {}", advice.interval)
+                              : "store all";
   std::string text;
   switch (advice.verdict) {
     case Verdict::StoreAll:
       text = "store all: no checkpointing";
       break;
     case Verdict::Checkpoint:
-      text = fmt::format("checkpoint segments of {}", advice.interval);
+      text = cut;
       break;
     case Verdict::SmallerBatch:
-      text = fmt::format("batch {}, checkpoint segments of {}", advice.batch, advice.interval);
+      text = fmt::format("batch {}, {}", advice.batch, cut);
       break;
     case Verdict::Shrink:
       text = "does not fit, not even one sample";

@@ -64,7 +64,8 @@ inline void check(const BlockShape& block, std::int64_t tensor_parallel = 1) {
   const std::int64_t d = block.width;
   const std::int64_t inner = 2 * d + 2 * block.kv_width();  // query, output, key, value
   const std::int64_t ups = block.mlp == Mlp::SwiGlu ? 2 : 1;
-  const std::int64_t matrices = d * (inner + (ups + 1) * block.ffn) / tensor_parallel;
+  const std::int64_t matrices =
+      detail::product({d, inner + (ups + 1) * block.ffn}) / tensor_parallel;
   const std::int64_t norms = 2 * d * (block.norm == Norm::Layer ? 2 : 1);
   if (block.bias == Bias::Without) return matrices + norms;
   return matrices + norms + (inner - d + ups * block.ffn) / tensor_parallel + 2 * d;

@@ -66,8 +66,9 @@ inline constexpr std::int64_t kFloat = 4;  // bytes
 /// `16 B S D + B H S²` elements for a GPT block with plain attention, `6 + 2κ + 4r` a token and
 /// channel for a Llama-like one with a share κ of key and value heads and an MLP r times as wide.
 ///
-///     auto bytes = estimate::block_bytes(estimate::gpt_block(4096, 32), {.batch = 4, .sequence =
-///     2048}); fmt::print("{} of {} are attention\n", bytes.attention, bytes.kept());
+///     estimate::Workload work{.batch = 4, .sequence = 2048};
+///     auto bytes = estimate::block_bytes(estimate::gpt_block(4096, 32), work);
+///     fmt::print("{} of {} are attention\n", bytes.attention, bytes.kept());
 ///
 /// Throws `OptionError` for sizes that are not positive, or that do not divide.
 /// Source: Korthikanti and others, "Reducing Activation Recomputation in Large Transformer Models",

@@ -73,8 +73,10 @@ struct Temporaries {
   return {forward.count(), backward.count()};
 }
 
+/// Its backward has `made` gradients, of which `gradients` are new: one that is tied to the head's
+/// is added to that.
 [[nodiscard]] inline StageCost embedding_stage(const ModelShape& model, const Workload& work,
-                                               Bytes output, Bytes gradients) {
+                                               Bytes output, Bytes made, Bytes gradients) {
   constexpr std::int64_t kTokenId = 8;
   Bytes kept = output;
   if (work.residual_dropout > 0) kept += output.count() / work.element.count() * work.mask;
@@ -83,7 +85,7 @@ struct Temporaries {
   flops.forward = static_cast<double>(work.tokens()) * static_cast<double>(model.block.width);
   flops.backward = flops.forward;
   return stage("embedding", Bytes(work.tokens() * kTokenId), output, kept,
-               {peak, peak + gradients.count()}, flops, gradients);
+               {peak, peak + made.count()}, flops, gradients);
 }
 
 [[nodiscard]] inline StageCost block_stage(const ModelShape& model, const Workload& work,
@@ -112,8 +114,8 @@ struct Temporaries {
 
 /// A chain for `planner::Frontier` and `simulate`: the embedding, each block, the head, the loss.
 ///
-///     auto chain = estimate::chain_of(estimate::preset("llama3-8b"), {.batch = 4, .sequence =
-///     8192}); planner::Frontier(chain).points();
+///     estimate::Workload work{.batch = 4, .sequence = 8192};
+///     planner::Frontier(estimate::chain_of(estimate::preset("llama3-8b"), work)).points();
 ///
 /// Times are for 10^14 operations a second and count matrix products alone: use their ratios.
 /// Peaks are upper bounds: a forward without grad peaks where one with grad does, a backward holds
@@ -131,6 +133,7 @@ struct Temporaries {
   const std::int64_t tied = model.head == Head::Tied ? table : 0;
   ChainCost chain;
   chain.stages.push_back(detail::embedding_stage(model, work, Bytes(block.input),
+                                                 counts.embedding * training.gradient,
                                                  (counts.embedding - tied) * training.gradient));
   for (std::int64_t i = 0; i < model.blocks; ++i) {
     chain.stages.push_back(block);
@@ -146,8 +149,8 @@ struct Temporaries {
 /// The same with what is resident, parameters and the optimizer's state: `plan(profile, budget)`
 /// works on it as on a measured one.
 ///
-///     auto plan = refrain::plan(estimate::profile_of(model, work), estimate::usable(80_GiB,
-///     training));
+///     auto profile = estimate::profile_of(model, work, training);
+///     fmt::print("{}\n", refrain::plan(profile, estimate::usable(80_GiB, training)));
 [[nodiscard]] inline Profile profile_of(const ModelShape& model, const Workload& work,
                                         const Training& training = {}) {
   Profile profile;

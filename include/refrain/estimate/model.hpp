@@ -59,7 +59,8 @@ struct ModelParameters {
                                                         std::int64_t tensor_parallel = 1) {
   detail::check(model);
   const std::int64_t width = model.block.width;
-  const std::int64_t table = detail::vocabulary_part(model, tensor_parallel) * width;
+  const std::int64_t table =
+      detail::product({detail::vocabulary_part(model, tensor_parallel), width});
   const std::int64_t norm = width * (model.block.norm == Norm::Layer ? 2 : 1);
   return {table + model.positions * width, parameters(model.block, tensor_parallel),
           norm + (model.head == Head::Own ? table : 0)};
@@ -69,7 +70,7 @@ struct ModelParameters {
 [[nodiscard]] inline std::int64_t parameters(const ModelShape& model,
                                              std::int64_t tensor_parallel = 1) {
   const ModelParameters parts = parameters_by_part(model, tensor_parallel);
-  return parts.embedding + model.blocks * parts.block + parts.head;
+  return parts.embedding + detail::product({model.blocks, parts.block}) + parts.head;
 }
 
 /// What follows the blocks.

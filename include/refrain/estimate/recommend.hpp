@@ -50,6 +50,7 @@ class Adviser {
     auto [interval, cost] = cheapest();
     if (cost.peak <= budget_) {
       about_replays(interval, cost);
+      about_loss(cost);
       return finish(Verdict::Checkpoint, interval, cost);
     }
     because(Why::NoIntervalFits,
@@ -58,7 +59,8 @@ class Adviser {
     work_.batch = most_samples();
     if (work_.batch == 0) return shrink();
     std::tie(interval, cost) = cheapest();
-    about_replays(interval, cost);
+    if (interval < model_.blocks) about_replays(interval, cost);
+    about_loss(cost);
     return finish(Verdict::SmallerBatch, interval, cost);
   }
 
@@ -100,7 +102,6 @@ class Adviser {
               "the dropout after the MLP saves its mask last, so replays cannot stop early.");
     }
     about_attention();
-    about_loss(cost);
   }
 
   void about_attention() {
