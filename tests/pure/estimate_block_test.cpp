@@ -94,6 +94,13 @@ TEST(BlockFlops, StopEarlyBeforeTheLastProjection) {
   EXPECT_EQ(block_flops(gpt_block(kD, kH), with_dropout(plain())).tail, 0);
 }
 
+TEST(BlockFlops, OfFlashAttentionMakeTheScoresAgainInTheBackward) {
+  const auto block = gpt_block(kD, kH);
+  const auto fused = block_flops(block, flash());
+  EXPECT_DOUBLE_EQ(2 * fused.attention, block_flops(block, plain()).attention);  // the causal half
+  EXPECT_DOUBLE_EQ(fused.backward, 2 * fused.forward + 0.5 * fused.attention);
+}
+
 TEST(BlockFlops, AreSixForEachParameterAndTokenBesideAttention) {
   const auto block = llama_block(kD, kH, kH, 11008);
   const auto flops = block_flops(block, plain());

@@ -126,6 +126,18 @@ TEST(ChainOf, MakesTheGradientOfATiedEmbeddingInTheHead) {
   EXPECT_EQ(tied[0].plain.backward_peak, own[0].plain.backward_peak);  // it is made, then added
 }
 
+TEST(ChainOf, CountsAStagesOwnGradientsInItsBackward) {
+  const auto model = preset("llama3-8b");
+  const Workload work{.batch = 1, .sequence = 2048};
+  Training wide;
+  wide.gradient = 4_B;
+  const auto in2 = chain_of(model, work);
+  const auto in4 = chain_of(model, work, wide);
+  const auto counts = parameters_by_part(model);
+  EXPECT_EQ(in4[1].plain.backward_peak - in2[1].plain.backward_peak, 2 * counts.block);
+  EXPECT_EQ(in4[33].plain.backward_peak - in2[33].plain.backward_peak, 2 * counts.head);
+}
+
 TEST(ChainOf, LetsThePlannerKeepABudget) {
   const auto model = preset("llama-7b");
   const Workload work{.batch = 2, .sequence = 2048};
