@@ -6,7 +6,7 @@
 
 # Regular expressions on the path below include/refrain. The first that matches counts.
 set(refrain_floor_0 version error bytes segment stage_cost schedule)
-set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate ledger plan_file verify_report)
+set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate estimate/.+ ledger plan_file verify_report)
 set(refrain_floor_2
     options visit_tensors memory memory_timeline
     "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
