@@ -6,7 +6,6 @@
 #include <refrain/checkpoint_loop.hpp>
 #include <refrain/enable.hpp>
 #include <refrain/error.hpp>
-#include <refrain/estimate.hpp>
 #include <refrain/fit.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>

@@ -24,7 +24,6 @@ namespace estimate = refrain::estimate;
 namespace nn = torch::nn;
 using estimate::Attention;
 using estimate::BlockShape;
-using estimate::Mlp;
 using estimate::Norm;
 using estimate::Workload;
 using refrain::Bytes;
@@ -67,8 +66,8 @@ struct RmsNormImpl : nn::Module {
 TORCH_MODULE(RmsNorm);
 
 /// A block as its shape and its workload say, written as users do.
-struct BlockImpl : nn::Module {
-  BlockImpl(const BlockShape& shape, const Workload& work)
+struct RealBlockImpl : nn::Module {
+  RealBlockImpl(const BlockShape& shape, const Workload& work)
       : shape(shape),
         work(work),
         norm1(norm("norm1")),
@@ -79,7 +78,7 @@ struct BlockImpl : nn::Module {
         down(linear("down", shape.ffn, shape.width)),
         residual(register_module("residual", nn::Dropout(work.residual_dropout))),
         future(torch::ones({work.sequence, work.sequence}, torch::kBool).triu(1)) {
-    if (shape.mlp == Mlp::SwiGlu) gate = linear("gate", shape.width, shape.ffn);
+    if (shape.mlp == estimate::Mlp::SwiGlu) gate = linear("gate", shape.width, shape.ffn);
   }
 
   nn::Linear linear(const char* name, std::int64_t from, std::int64_t to) {
@@ -98,7 +97,7 @@ struct BlockImpl : nn::Module {
   }
 
   Tensor feed(const Tensor& x) {
-    if (shape.mlp == Mlp::Gelu) return down(torch::gelu(up(x)));
+    if (shape.mlp == estimate::Mlp::Gelu) return down(torch::gelu(up(x)));
     return down(torch::silu(gate(x)) * up(x));
   }
 
@@ -137,13 +136,13 @@ struct BlockImpl : nn::Module {
   nn::Dropout residual;
   Tensor future;  ///< True where a token would look ahead.
 };
-TORCH_MODULE(Block);
+TORCH_MODULE(RealBlock);
 
 refrain::ProfileOptions quick() { return refrain::ProfileOptions().repeats(1).seconds(0); }
 
 refrain::StageCost measured(const BlockShape& shape, const Workload& work) {
   const auto type = work.element == Bytes(4) ? torch::kFloat : torch::kBFloat16;
-  std::vector<Block> blocks = {Block(shape, work)};
+  std::vector<RealBlock> blocks = {RealBlock(shape, work)};
   blocks[0]->to(type);
   const auto x = torch::randn({work.batch, work.sequence, shape.width}, type).requires_grad_();
   return refrain::profile(quick(), blocks, x).chain[0];
@@ -154,21 +153,21 @@ BlockShape eager(BlockShape shape) {
   return shape;
 }
 
-struct Case {
+struct EstimatedCase {
   std::string name;
   BlockShape shape;
   Attention attention = Attention::Plain;
   double dropout = 0;
   std::int64_t element = 4;
 
-  friend void PrintTo(const Case& given, std::ostream* out) { *out << given.name; }
+  friend void PrintTo(const EstimatedCase& given, std::ostream* out) { *out << given.name; }
 };
 
-class EstimatedBlock : public testing::TestWithParam<std::tuple<Case, std::int64_t>> {
+class EstimatedBlock : public testing::TestWithParam<std::tuple<EstimatedCase, std::int64_t>> {
  protected:
   void SetUp() override { torch::manual_seed(20); }
 
-  static const BlockShape& shape() { return std::get<Case>(GetParam()).shape; }
+  static const BlockShape& shape() { return std::get<EstimatedCase>(GetParam()).shape; }
   static Workload work() {
     const auto& [given, sequence] = GetParam();
     Workload work{.batch = 2, .sequence = sequence};
@@ -189,7 +188,8 @@ TEST_P(EstimatedBlock, KeepsWhatIsMeasuredWithinOnePercent) {
 
 TEST_P(EstimatedBlock, HasTheParametersThatItHas) {
   std::int64_t count = 0;
-  for (const Tensor& parameter : Block(shape(), work())->parameters()) count += parameter.numel();
+  for (const Tensor& parameter : RealBlock(shape(), work())->parameters())
+    count += parameter.numel();
   EXPECT_EQ(estimate::parameters(shape()), count);
 }
 
@@ -216,21 +216,24 @@ INSTANTIATE_TEST_SUITE_P(
     Blocks, EstimatedBlock,
     testing::Combine(
         testing::Values(
-            Case{"GptPlain", estimate::gpt_block(128, 8)},
-            Case{"GptPlainDropout", estimate::gpt_block(128, 8), Attention::Plain, 0.1},
-            Case{"GptFlash", estimate::gpt_block(128, 8), Attention::Flash},
-            Case{"GptBFloat16", estimate::gpt_block(128, 8), Attention::Plain, 0.1, 2},
-            Case{"LlamaPlain", estimate::llama_block(128, 8, 2, 384)},
-            Case{"LlamaPlainDropout", estimate::llama_block(128, 8, 2, 384), Attention::Plain, 0.1},
-            Case{"LlamaFlash", estimate::llama_block(128, 8, 2, 384), Attention::Flash},
-            Case{"LlamaOfAllHeads", estimate::llama_block(128, 8, 8, 384), Attention::Flash},
-            Case{"LlamaEager", eager(estimate::llama_block(128, 8, 2, 384)), Attention::Flash},
-            Case{"LlamaEagerPlain", eager(estimate::llama_block(128, 8, 2, 384))},
-            Case{"LlamaEagerBFloat16", eager(estimate::llama_block(128, 8, 2, 384)),
-                 Attention::Flash, 0, 2}),
+            EstimatedCase{"GptPlain", estimate::gpt_block(128, 8)},
+            EstimatedCase{"GptPlainDropout", estimate::gpt_block(128, 8), Attention::Plain, 0.1},
+            EstimatedCase{"GptFlash", estimate::gpt_block(128, 8), Attention::Flash},
+            EstimatedCase{"GptBFloat16", estimate::gpt_block(128, 8), Attention::Plain, 0.1, 2},
+            EstimatedCase{"LlamaPlain", estimate::llama_block(128, 8, 2, 384)},
+            EstimatedCase{"LlamaPlainDropout", estimate::llama_block(128, 8, 2, 384),
+                          Attention::Plain, 0.1},
+            EstimatedCase{"LlamaFlash", estimate::llama_block(128, 8, 2, 384), Attention::Flash},
+            EstimatedCase{"LlamaOfAllHeads", estimate::llama_block(128, 8, 8, 384),
+                          Attention::Flash},
+            EstimatedCase{"LlamaEager", eager(estimate::llama_block(128, 8, 2, 384)),
+                          Attention::Flash},
+            EstimatedCase{"LlamaEagerPlain", eager(estimate::llama_block(128, 8, 2, 384))},
+            EstimatedCase{"LlamaEagerBFloat16", eager(estimate::llama_block(128, 8, 2, 384)),
+                          Attention::Flash, 0, 2}),
         testing::Values(64, 128)),
-    [](const auto& info) {
-      return std::get<0>(info.param).name + std::to_string(std::get<1>(info.param));
+    [](const auto& parameter) {
+      return std::get<0>(parameter.param).name + std::to_string(std::get<1>(parameter.param));
     });
 
 class EstimatedHead : public support::Seeded {};
@@ -239,7 +242,7 @@ TEST_F(EstimatedHead, AndItsLossAreWhatIsMeasured) {
   constexpr std::int64_t kTokens = 4096;
   const Workload work{.batch = 2, .sequence = 64, .element = Bytes(4)};
   const estimate::ModelShape model{"one", estimate::gpt_block(128, 8), 1, kTokens};
-  nn::Sequential layers(Block(model.block, work), nn::LayerNorm(nn::LayerNormOptions({128})),
+  nn::Sequential layers(RealBlock(model.block, work), nn::LayerNorm(nn::LayerNormOptions({128})),
                         nn::Linear(nn::LinearOptions(128, kTokens).bias(false)));
   const auto targets = torch::randint(kTokens, {128});
   const auto options = quick().loss([targets](const Tensor& logits) {

@@ -64,6 +64,20 @@ expect("${output}" "\\[0,3\\)")
 plan(0 solve tight.json --budget 1MiB)
 expect("${output}" "kept")
 
+plan(0 estimate --model llama-7b --batch 4 --device 80GiB)
+expect("${output}" "llama-7b: 6738415616 parameters in 32 blocks")
+expect("${output}" "queries, keys, values")
+plan(0 estimate --layers 32 --width 4096 --heads 32 --ffn 16384 --vocab 32000 --batch 4
+     --attention plain --format csv)
+# The article's own figures for this shape are 12 and 48 GB of fixed memory and 20.25 at interval 4,
+# without vocabulary and biases.
+expect("${output}" "\n4,[0-9]+,(true|false),[0-9.]+,[0-9]+,[0-9.]+,8[0-9.]+,75.0\n")
+plan(0 estimate --model gpt2 --seq 1024 --format json)
+string(JSON count GET "${output}" parameters)
+expect("${count}" "^124439808$")
+string(JSON interval GET "${output}" advice interval)
+expect("${interval}" "^12$")
+
 plan(1 solve profile.json --budget 6KiB)
 expect("${errors}" "no plan fits 6.00 KiB: the least reachable peak is")
 
@@ -71,7 +85,9 @@ plan(0 --help)
 expect("${output}" "refrain-plan solve profile.json --budget 6GiB")
 foreach(bad IN ITEMS "" "solve" "solve nowhere.json --budget 1GiB" "solve profile.json --budget much"
                      "diff tight.json profile.json" "show checks.txt"
-                     "frontier profile.json --format xml")
+                     "frontier profile.json --format xml" "estimate" "estimate --model gpt9"
+                     "estimate --model gpt2 --device much" "estimate --model gpt2 --batch 0"
+                     "estimate --model gpt2 --optimizer lion")
   separate_arguments(words UNIX_COMMAND "${bad}")
   file(WRITE "${FOLDER}/checks.txt" "no JSON")
   plan(2 ${words})

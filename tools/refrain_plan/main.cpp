@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Plans from a profile without the model: solve, frontier, show, diff.
+// Estimates from a model's shape, and plans from its profile: estimate, solve, frontier, show,
+// diff.
+#include "estimates.hpp"
 #include "output.hpp"
 #include "plans.hpp"
 #include <refrain/bytes.hpp>
@@ -45,9 +47,11 @@ class Program {
     app_.failure_message([](const CLI::App*, const CLI::Error& error) { return error.what(); });
     app_.footer(
         "A profile is what refrain::save_profile writes, a plan what refrain::save_plan does.\n"
+        "  refrain-plan estimate --model llama-7b --batch 4 --device 80GiB\n"
         "  refrain-plan frontier profile.json\n"
         "  refrain-plan solve profile.json --budget 6GiB --out plan.json\n"
         "Ends with 0, with 1 if no plan fits, with 2 if the input is wrong.");
+    add_estimate();
     add_solve();
     add_frontier();
     add_show();
@@ -76,6 +80,15 @@ class Program {
   }
 
  private:
+  void add_estimate() {
+    auto& command = *app_.add_subcommand(
+        "estimate",
+        "what a model of this shape takes, before it exists, and which interval to choose");
+    add_options(command, estimate_);
+    add_format(command, format_);
+    command.callback([this] { fmt::print("{}", estimated(estimate_, format_)); });
+  }
+
   void add_solve() {
     auto& command = *app_.add_subcommand("solve", "the cheapest plan within a budget");
     command.add_option("profile", first_, "a profile, or a plan, whose profile is used")
@@ -141,7 +154,8 @@ class Program {
     if (!drawn) throw BadInput(fmt::format("--picture {}: no Python here could draw it.", path));
   }
 
-  CLI::App app_{"Plans which layers of a model are forgotten and replayed, from its profile."};
+  CLI::App app_{"Plans which layers of a model are forgotten and replayed."};
+  EstimateOptions estimate_;
   std::string first_;
   std::string second_;
   std::string budget_;

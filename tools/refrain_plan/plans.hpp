@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +27,8 @@ inline Rows::Value seconds(double amount) {
 }
 inline Rows::Value percent(double share) {
   constexpr double kPercent = 100;
-  return {fmt::format("{:+.1f} %", kPercent * share), kPercent * share};
+  const double shown = std::abs(share) < 5e-4 ? 0 : kPercent * share;
+  return {fmt::format("{:+.1f} %", shown), kPercent * share};
 }
 
 /// A row a stage.
