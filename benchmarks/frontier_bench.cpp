@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -90,6 +91,13 @@ struct Measured {
   [[nodiscard]] double seconds() const { return bench::median(times); }
 };
 
+/// How far predicted times are from measured ones, as shares.
+struct Closeness {
+  double plain = 0;
+  double median = 0;
+  double worst = 0;
+};
+
 /// Every cut is measured once, however often it is asked for.
 class Meter {
  public:
@@ -118,6 +126,20 @@ class Meter {
         measured.times.push_back(bench::seconds_of([&] { step(measured); }));
       }
     }
+  }
+
+  /// After `time`; `plain` are the measured seconds of a plain step.
+  [[nodiscard]] Closeness closeness(const Profile& profile, double plain) const {
+    const double predicted_plain = refrain::plain_cost(profile).seconds;
+    std::vector<double> off;
+    for (const auto& [cut, measured] : measured_) {
+      const double predicted =
+          refrain::simulate(measured.cut, profile.chain, profile.executor).seconds /
+          predicted_plain;
+      off.push_back(std::abs(predicted / (measured.seconds() / plain) - 1));
+    }
+    return {predicted_plain / plain - 1, bench::median(off),
+            *std::max_element(off.begin(), off.end())};
   }
 
  private:
@@ -233,6 +255,14 @@ void run(const Subject& subject, int repeats, json& results) {
       "predicted "
       "time is leaner,\nin {} a plan takes more memory than it should.\n",
       rows.size(), quicker, leaner, behind);
+  const Closeness closeness = meter.closeness(profile, plain);
+  table["seconds_off"] = {
+      {"plain", closeness.plain}, {"median", closeness.median}, {"worst", closeness.worst}};
+  fmt::print(
+      "Predicted step times against measured: plain {:+.1f} %; of the others, in units of plain, "
+      "the median "
+      "is off by {:.1f} %,\nthe worst by {:.1f} %.\n",
+      100 * closeness.plain, 100 * closeness.median, 100 * closeness.worst);
   std::fflush(stdout);
   results.push_back(std::move(table));
 }
