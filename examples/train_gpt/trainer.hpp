@@ -218,7 +218,12 @@ class Trainer {
     if (!options_.autocast.empty()) autocast.emplace(device_.type());
     // The first of several batches makes the gradients, the others find them.
     if (options_.accumulate > 1) fill_gradients();
+    std::map<std::string, at::Tensor> random;  // the embedding's dropout draws too
+    for (const auto& device : random_devices())
+      random[random_name(device)] = generator(device).get_state();
     const auto profile = refrain::profile(options, model_->blocks(), model_->embedded(inputs));
+    for (const auto& device : random_devices())
+      generator(device).set_state(random.at(random_name(device)));
     optimizer_->zero_grad();
     const Bytes plain = profile.resident + Bytes(refrain::plain_cost(profile).peak);
     const auto share = static_cast<double>(plain.count()) * budget.share;
