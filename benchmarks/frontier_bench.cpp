@@ -46,11 +46,12 @@ struct Subject {
   std::vector<Tensor> parameters;
   Tensor input;
   Tensor seed;
+  bool has_peer = false;  ///< PyTorch's checkpointing is measured on the same model.
 };
 
 template <class Block>
 Subject subject_of(const bench::Model<Block>& model) {
-  Subject subject{model.name, {}, model.parameters(), model.input, model.seed};
+  Subject subject{model.name, {}, model.parameters(), model.input, model.seed, true};
   for (auto block : model.blocks)
     subject.layers.emplace_back([block](const Tensor& x) mutable { return block(x); });
   return subject;
@@ -211,7 +212,9 @@ void run(const Subject& subject, int repeats, json& results) {
   meter.time(repeats);
   const double plain = rows.front().fixed->seconds();
   const json peers =
-      bench::peer("tradeoff.py", fmt::format("\"{}\" {} segments", subject.name, repeats));
+      subject.has_peer
+          ? bench::peer("tradeoff.py", fmt::format("\"{}\" {} segments", subject.name, repeats))
+          : json();
 
   fmt::print("\n### {}: {} layers\n\n", subject.name, profile.layer_count());
   fmt::print(
