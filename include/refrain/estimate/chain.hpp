@@ -118,10 +118,11 @@ struct Temporaries {
 ///     planner::Frontier(estimate::chain_of(estimate::preset("llama3-8b"), work)).points();
 ///
 /// Times are for 10^14 operations a second and count matrix products alone: use their ratios.
-/// Peaks are upper bounds: a forward without grad peaks where one with grad does, a backward holds
-/// all that the block keeps, its own parameters' gradients, and gradients of half the MLP or of the
-/// attention. Gradients of parameters are new in each step, as after `zero_grad()`; that of a tied
-/// embedding is made by the head. The caller holds the logits until the end.
+/// Peaks are upper bounds but for what a kernel takes for itself: a forward without grad peaks
+/// where one with grad does, a backward holds all that the block keeps, its own parameters'
+/// gradients, and gradients of half the MLP or of the attention. Gradients of parameters are new in
+/// each step, as after `zero_grad()`; that of a tied embedding is made by the head. The caller
+/// holds the logits until the end.
 [[nodiscard]] inline ChainCost chain_of(const ModelShape& model, const Workload& work,
                                         const Training& training = {}) {
   detail::check(training);
