@@ -74,6 +74,15 @@ class LoopRunner {
   }
 
  private:
+  /// The same; a step that changes itself when called is copied as it is now.
+  [[nodiscard]] LoopRunner as_it_is() const {
+    if constexpr (!std::invocable<const Step&, State, const Input&>) {
+      return {std::make_shared<Step>(*step_), regions_};
+    } else {
+      return *this;
+    }
+  }
+
   /// What the region of a segment calls. It owns what it needs: the frame may outlive the loop.
   struct Callee {
     LoopRunner runner;
@@ -84,8 +93,8 @@ class LoopRunner {
         return runner.run_plainly(std::move(state), inputs, 0, inputs.size());
       return runner.run(region->inside, std::move(state), inputs, region->range.begin);
     }
-    [[nodiscard]] Callee kept() const { return *this; }
-    [[nodiscard]] Callee for_replay() const { return *this; }
+    [[nodiscard]] Callee kept() const { return {runner.as_it_is(), region}; }
+    [[nodiscard]] Callee for_replay() const { return {runner.as_it_is(), region}; }
   };
 
   /// `inputs` begin with that of step `first`.
@@ -145,8 +154,8 @@ class LoopRunner {
 ///
 /// A step that gives `std::pair(state, output)` makes the loop give `std::pair(state,
 /// std::vector(outputs))`. A state is a tensor or anything whose tensors can be found; `inputs` is
-/// a `std::vector`, or a tensor with the steps in its first dimension. All steps share one `step`:
-/// what changes from step to step belongs in the state.
+/// a `std::vector`, or a tensor with the steps in its first dimension. A `mutable` step is copied
+/// for each segment, and its replay starts from that copy.
 ///
 /// Memory of n steps: `segments(k)` keeps k states and the activations of n/k steps at a time,
 /// `binomial(k)` k states and the activations of one step. Time: one more forward for `segments`;

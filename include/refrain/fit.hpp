@@ -43,24 +43,24 @@ struct MeasuredPlan {
 };
 
 /// `measure(plan)` runs a step and tells its peak. A plan that is over is made anew within as much
-/// less.
+/// less as it was over.
 template <class Measure>
 [[nodiscard]] MeasuredPlan measured_plan(const Profile& profile, Bytes budget,
                                          const Measure& measure) {
   constexpr int kAttempts = 4;
   Bytes within = budget;
-  Bytes measured;
+  Bytes least_measured;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (attempt > 0 && within < least_budget(profile)) break;
     const Plan tried = refrain::plan(profile, within);
-    measured = measure(tried);
+    const Bytes measured = measure(tried);
     if (measured <= budget) return {Plan(profile, tried.stages(), budget), measured};
-    within = Bytes(static_cast<std::int64_t>(static_cast<double>(within.count()) *
-                                             (budget / measured))) -
-             Bytes(1);
+    if (attempt == 0 || measured < least_measured) least_measured = measured;
+    within -= measured - budget;
   }
   throw BudgetError(
-      fmt::format("{} plans were measured, and each took more than {}.", kAttempts, budget),
-      fmt::format("the last: planned within {}, measured {}.", within, measured),
+      fmt::format("no plan was measured within {}: the leanest took {}.", budget, least_measured),
+      fmt::format("predicted was that {} are enough.", least_budget(profile)),
       "likely cause: another thread takes memory, or the step is not the one that was profiled.");
 }
 
@@ -90,8 +90,9 @@ template <class Layers, class... Inputs>
 ///
 /// The budget is for all that lives on the device: parameters, optimizer state and data too. Say
 /// with `ProfileOptions` what the loss is, see there. A step leaves nothing behind: gradients,
-/// buffers and random generators come back as they were. Time: `profile` and two steps. Throws
-/// `BudgetError` if no plan fits; the chain is as it was then.
+/// buffers and random generators come back as they were. Time: `profile`, and two forwards and a
+/// backward for each plan that is tried, nearly always one. Throws `BudgetError` if no plan fits;
+/// the chain is as it was then.
 template <class... Inputs>
 [[nodiscard]] auto fit(const ProfileOptions& options, const torch::nn::Sequential& layers,
                        Bytes budget, const Inputs&... inputs) {

@@ -86,16 +86,26 @@ namespace detail {
                      profile.chain[cost.peak_stage].name);
 }
 
+/// The plan of least peak, copies of buffers counted.
+[[nodiscard]] inline ScheduleCost leanest(const Profile& profile, const planner::Frontier& all) {
+  ScheduleCost least;
+  for (const planner::Frontier::Point& point : all.points()) {
+    if (least.peak != 0 && point.peak >= least.peak) break;
+    const ScheduleCost cost = simulate(all.plan(point.peak), profile.chain, profile.executor);
+    if (least.peak == 0 || cost.peak < least.peak) least = cost;
+  }
+  return least;
+}
+
 [[noreturn]] inline void fail_budget(const Profile& profile, Bytes budget,
                                      const planner::Frontier& all) {
-  const planner::Frontier::Point least = all.points().front();
-  const ScheduleCost cost = simulate(all.plan(least.peak), profile.chain, profile.executor);
+  const ScheduleCost cost = leanest(profile, all);
   const bool in_loss = cost.peak_stage >= profile.chain.size();
   throw BudgetError(
       fmt::format("no plan fits {}: the least reachable peak is {}.", budget,
-                  profile.resident + profile.slack + Bytes(least.peak)),
+                  profile.resident + profile.slack + Bytes(cost.peak)),
       fmt::format("{} of it are resident before the step; {} sets the rest, {}.", profile.resident,
-                  peak_owner(profile, cost), Bytes(least.peak)),
+                  peak_owner(profile, cost), Bytes(cost.peak)),
       in_loss ? "what would help: a smaller batch, or the loss in pieces; no plan lowers the loss."
               : "what would help: a smaller batch, or that layer as several layers of the chain.");
 }
@@ -104,24 +114,38 @@ namespace detail {
 inline constexpr std::int64_t kExactStages = 128;
 inline constexpr std::size_t kLongestList = 512;
 
+[[nodiscard]] inline planner::Frontier::Limits limits_for(const Profile& profile) {
+  planner::Frontier::Limits limits;
+  if (profile.chain.size() > kExactStages) limits.longest_list = kLongestList;
+  return limits;
+}
+
 }  // namespace detail
+
+/// The least budget that any plan fits.
+[[nodiscard]] inline Bytes least_budget(const Profile& profile) {
+  const planner::Frontier all(profile.chain, profile.executor, detail::limits_for(profile));
+  return profile.resident + profile.slack + Bytes(detail::leanest(profile, all).peak);
+}
 
 /// The cheapest plan whose step stays within `budget`, all that is resident included.
 ///
 /// Time: 48 unlike layers about 0.1 s, 96 about half a second. Throws `BudgetError` with the least
 /// reachable peak and the layer that sets it if no plan fits.
 [[nodiscard]] inline Plan plan(const Profile& profile, Bytes budget) {
-  planner::Frontier::Limits limits;
-  if (profile.chain.size() > detail::kExactStages) limits.longest_list = detail::kLongestList;
+  planner::Frontier::Limits limits = detail::limits_for(profile);
   const Bytes left = budget - profile.resident - profile.slack;
   limits.budget = left.count();
   const planner::Frontier frontier(profile.chain, profile.executor, limits);
-  if (frontier.points().empty()) {
-    limits.budget = std::numeric_limits<std::int64_t>::max();
-    detail::fail_budget(profile, budget,
-                        planner::Frontier(profile.chain, profile.executor, limits));
+  // The solver does not count copies of buffers, so the cheapest that fits may be a later one.
+  const auto points = frontier.points();
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    const Segmentation cut = frontier.plan(point->peak);
+    if (simulate(cut, profile.chain, profile.executor).peak <= left.count())
+      return {profile, cut, budget};
   }
-  return {profile, frontier.plan(left.count()), budget};
+  limits.budget = std::numeric_limits<std::int64_t>::max();
+  detail::fail_budget(profile, budget, planner::Frontier(profile.chain, profile.executor, limits));
 }
 
 /// One piece of the chain, as a plan treats it.

@@ -29,7 +29,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Segment, begin, end)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GradRun, forward, backward, saved, forward_peak, backward_peak,
                                    backward_peak_with_gradient, replay_peak)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageCost, name, input, output, nograd_forward, nograd_peak,
-                                   tail, gradients, plain, saved_tensors, options)
+                                   tail, input_unsaved, input_saved_by_nobody, region_keeps,
+                                   gradients, plain, saved_tensors, options)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ChainCost, stages, loss_peak, loss, held)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signature::Layer, name, type, tensors)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signature, layers, inputs, device, libtorch)
@@ -60,12 +61,17 @@ inline void from_json(const nlohmann::json& json, SegmentNode& node) {
 namespace detail {
 
 inline constexpr int kPlanFileFormat = 1;
+inline constexpr int kDeepest = 1000;  // of plans in plans
 
 /// What is wrong with a file, in a PlanError.
 template <class Read>
 auto read_file(std::string_view what, const std::string& text, const Read& read) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const auto shallow = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      if (depth > kDeepest) throw PlanError(fmt::format("nested deeper than {}.", kDeepest));
+      return true;
+    };
+    const nlohmann::json json = nlohmann::json::parse(text, shallow);
     const int format = json.at("format").get<int>();
     if (format != kPlanFileFormat) {
       throw PlanError(
@@ -94,6 +100,44 @@ inline void write_text(const std::string& path, const std::string& text) {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Throws `PlanError` if a profile from a file cannot have been measured.
+inline void check(const Profile& profile) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+  constexpr double kMostSeconds = 1e9;
+  const auto bytes = [](std::int64_t value) { return value >= 0 && value <= kMostBytes; };
+  const auto seconds = [](double value) { return value > -kMostSeconds && value < kMostSeconds; };
+  const ChainCost& chain = profile.chain;
+  bool good = static_cast<std::int64_t>(profile.layers.size()) == chain.size() &&
+              bytes(chain.loss_peak) && bytes(chain.held) && seconds(chain.loss) &&
+              bytes(profile.resident.count()) && bytes(profile.slack.count());
+  std::int64_t next = 0;
+  for (const Segment& layers : profile.layers) {
+    good = good && layers.begin == next && layers.end > next;
+    next = layers.end;
+  }
+  for (std::int64_t i = 0; good && i < chain.size(); ++i) {
+    const StageCost& stage = chain[i];
+    good = bytes(stage.input) && bytes(stage.output) && bytes(stage.nograd_peak) &&
+           bytes(stage.gradients) && bytes(stage.region_keeps) && bytes(stage.input_unsaved) &&
+           bytes(stage.input_saved_by_nobody) && seconds(stage.nograd_forward) &&
+           seconds(stage.tail) && (i == 0 || chain[i - 1].output == stage.input);
+    for (std::int64_t way = 0; good && way < stage.ways(); ++way) {
+      const GradRun& run = stage.way(way);
+      good = bytes(run.saved) && bytes(run.forward_peak) && bytes(run.backward_peak) &&
+             bytes(run.backward_peak_with_gradient) && bytes(run.replay_peak) &&
+             seconds(run.forward) && seconds(run.backward);
+    }
+  }
+  if (good) return;
+  throw PlanError("the numbers of this profile cannot have been measured.",
+                  "sizes are from 0 to 2^50 bytes, each stage takes what the one before it gives, "
+                  "and the layers follow each other.");
+}
+
+}  // namespace detail
+
 /// A profile as text: `refrain-plan solve` reads it.
 [[nodiscard]] inline std::string to_file_text(const Profile& profile) {
   const nlohmann::json json = {{"format", detail::kPlanFileFormat}, {"profile", profile}};
@@ -103,7 +147,9 @@ inline void write_text(const std::string& path, const std::string& text) {
 /// Throws `PlanError` if the text is anything else.
 [[nodiscard]] inline Profile profile_from_text(const std::string& text) {
   return detail::read_file("profile", text, [](const nlohmann::json& json) {
-    return json.at("profile").get<Profile>();
+    auto profile = json.at("profile").get<Profile>();
+    detail::check(profile);
+    return profile;
   });
 }
 
@@ -124,6 +170,7 @@ inline void write_text(const std::string& path, const std::string& text) {
 [[nodiscard]] inline Plan plan_from_text(const std::string& text) {
   return detail::read_file("plan", text, [](const nlohmann::json& json) {
     auto profile = json.at("profile").get<Profile>();
+    detail::check(profile);
     const auto stages = profile.chain.size();
     return Plan(std::move(profile),
                 Segmentation(stages, json.at("stages").get<std::vector<SegmentNode>>()),

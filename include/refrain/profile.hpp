@@ -21,11 +21,10 @@ namespace refrain {
 struct Profile {
   ChainCost chain;
   /// The layers that each stage of the chain is made of. More than one where a layer gives back its
-  /// input's memory, or where nobody saves what lies between two of them: a cut there is no use.
+  /// input's memory: a cut there is no use.
   std::vector<Segment> layers;
   Bytes resident;  ///< On the device before the step: parameters, optimizer state, data.
-  /// What regions keep that no stage has for its own, copies of buffers that they write: a plan
-  /// stays so far below its budget.
+  /// A plan stays so far below its budget: for scalars, as the loss itself.
   Bytes slack;
   std::string device = "cpu";
   Executor executor = Executor::Hooks;

@@ -17,8 +17,10 @@
 
 namespace refrain {
 
-/// Whether a training step still holds the chain's output while it runs backward: `auto y =
-/// layers(x); loss(y).backward();` does, `loss(layers(x)).backward()` does not.
+/// Whether a training step still holds the chain's output while it runs backward. `auto y =
+/// layers(x); loss(y).backward();` does, and so does `loss(layers(x)).backward()`, whose
+/// temporaries live to the end of the expression; `auto l = loss(layers(x)); l.backward();` does
+/// not.
 enum class StepOutput { Held, Dropped };
 
 /// How a step of the chain looks, and how it is measured.
@@ -62,6 +64,10 @@ class ProfileOptions {
   }
   /// And at least so long, in seconds. Default: 0.03.
   ProfileOptions& seconds(double value) {
+    if (!(value >= 0 && value < kMostSeconds)) {
+      throw OptionError(fmt::format("cannot measure a stage for {} seconds.", value),
+                        "ask for 0 to 3600.");
+    }
     seconds_ = value;
     return *this;
   }
@@ -87,6 +93,7 @@ class ProfileOptions {
  private:
   static constexpr std::int64_t kRepeats = 5;
   static constexpr double kSeconds = 0.03;
+  static constexpr double kMostSeconds = 3600;
 
   Loss loss_;
   StepOutput output_ = StepOutput::Held;

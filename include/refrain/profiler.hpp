@@ -66,6 +66,16 @@ template <class... Inputs>
   return detail::signature_of(detail::chain_of(layers.ptr(), inputs...));
 }
 
+template <class... Inputs>
+[[nodiscard]] Signature signature(const CheckpointSequential& layers, const Inputs&... inputs) {
+  return detail::signature_of(detail::chain_of(layers->inner(), inputs...));
+}
+
+template <class Layer, class... Inputs>
+[[nodiscard]] Signature signature(const CheckpointLayers<Layer>& layers, const Inputs&... inputs) {
+  return detail::signature_of(detail::chain_of(layers.layers(), inputs...));
+}
+
 template <class Layer, class... Inputs>
 [[nodiscard]] Signature signature(const std::vector<Layer>& layers, const Inputs&... inputs) {
   return detail::signature_of(detail::chain_of(layers, inputs...));

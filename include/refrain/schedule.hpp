@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace refrain {
@@ -38,10 +40,13 @@ namespace detail {
 class ScheduleMachine {
  public:
   ScheduleMachine(const ChainCost& chain, Executor executor)
-      : chain_(chain), executor_(executor), live_(chain.boundary(0)) {}
+      : chain_(chain),
+        executor_(executor),
+        live_(chain.boundary(0)),
+        gone_(static_cast<std::size_t>(chain.size() + 1)) {}
 
   ScheduleCost play(const Segmentation& cut) {
-    forward(cut.nodes(), cut.stages());
+    forward(cut.nodes(), cut.stages(), Runs::First);
     touch(chain_.loss_peak, chain_.size());
     cost_.seconds += chain_.loss;
     live_ += chain_.held + gradient(chain_.size());
@@ -50,22 +55,57 @@ class ScheduleMachine {
   }
 
  private:
+  enum class Runs { First, Again };
+
   /// The end of a list of nodes that is run backward.
   struct End {
     bool pinned = false;         ///< The gradient of the last result is somebody else's and stays.
     std::int64_t replayed = -1;  ///< The last stage, if it is replayed and run backward in one.
+    std::int64_t copies = 0;     ///< Of buffers, which go when it has been replayed.
   };
 
   /// Stages from `end` on are not run, nor is a last segment whose result nobody would read.
-  void forward(const std::vector<SegmentNode>& nodes, std::int64_t end) {
+  void forward(const std::vector<SegmentNode>& nodes, std::int64_t end, Runs runs) {
+    const SegmentNode* before = nullptr;
     for (const SegmentNode& node : nodes) {
       if (node.replayed) {
-        if (node.range.end <= end) sweep(node.range);
+        if (node.range.end <= end) {
+          sweep(node.range);
+          if (runs == Runs::First) live_ += kept_by_regions(node);
+        }
       } else {
-        for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i)
+        for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i) {
           forward_plain(i, chain_[i].way(node.option));
+          if (i > node.range.begin || before != nullptr)
+            let_go(i, i == node.range.begin && before->replayed);
+        }
       }
+      before = &node;
     }
+  }
+
+  /// Of the input of stage `i`, what nobody saves once the stage has run.
+  void let_go(std::int64_t i, bool after_region) {
+    const std::int64_t bytes =
+        after_region ? chain_[i].input_unsaved : chain_[i].input_saved_by_nobody;
+    live_ -= bytes;
+    gone_[static_cast<std::size_t>(i)] = bytes;
+  }
+  std::int64_t take_gone(std::int64_t i) {
+    return std::exchange(gone_[static_cast<std::size_t>(i)], 0);
+  }
+
+  /// The copies that a region, and those inside it, keep until their backward is over.
+  [[nodiscard]] std::int64_t kept_by_regions(const SegmentNode& node) const {
+    std::int64_t bytes = own_copies(node.range);
+    for (const SegmentNode& inside : node.inside)
+      bytes += inside.replayed ? kept_by_regions(inside) : 0;
+    return bytes;
+  }
+  [[nodiscard]] std::int64_t own_copies(Segment range) const {
+    std::int64_t bytes = 0;
+    for (std::int64_t i = range.begin; i < range.end; ++i) bytes += chain_[i].region_keeps;
+    return bytes;
   }
 
   void forward_plain(std::int64_t i, const GradRun& how) {
@@ -88,7 +128,8 @@ class ScheduleMachine {
     for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
       if (node->replayed) {
         // The result is dropped: who read it is done.
-        if (node->range.end != end.replayed + 1) live_ -= chain_.boundary(node->range.end);
+        if (node->range.end != end.replayed + 1)
+          live_ -= chain_.boundary(node->range.end) - take_gone(node->range.end);
         backward_replayed(*node, end.pinned);
         end.pinned = false;
       } else {
@@ -98,13 +139,14 @@ class ScheduleMachine {
     }
   }
 
-  void backward_plain(std::int64_t i, const GradRun& how, const End& end) {
+  void backward_plain(std::int64_t i, const GradRun& how, End& end) {
     if (i == end.replayed) {
       live_ -= gradient(i + 1);
       touch(how.replay_peak, i);
+      live_ -= std::exchange(end.copies, 0);
       ran_forward(how.forward);
     } else {
-      live_ -= how.saved;
+      live_ -= how.saved - take_gone(i + 1);
       const bool counted = executor_ == Executor::Flat || end.pinned;
       if (!counted) live_ -= gradient(i + 1);
       touch(counted ? how.backward_peak : how.backward_peak_with_gradient, i);
@@ -119,14 +161,18 @@ class ScheduleMachine {
     const std::vector<SegmentNode> whole = {{range, false}};
     const std::vector<SegmentNode>& inside = node.inside.empty() ? whole : node.inside;
     cost_.seconds -= chain_[range.end - 1].tail;
-    if (executor_ == Executor::Hooks) {
-      forward(inside, range.end - 1);
-      return backward(inside, {.replayed = range.end - 1});
-    }
-    forward(inside, range.end);
+    const bool hooks = executor_ == Executor::Hooks;
     const bool nested = executor_ == Executor::Nested;
-    backward(inside, {.pinned = nested || pinned});
+    const std::int64_t copies = own_copies(range);
+    live_ += copies;
+    forward(inside, hooks ? range.end - 1 : range.end, Runs::Again);
+    // The last stage's replay is still to come where its backward follows at once.
+    const bool goes_on = hooks && !inside.back().replayed;
+    if (!goes_on) live_ -= copies;
+    backward(inside, hooks ? End{.replayed = range.end - 1, .copies = goes_on ? copies : 0}
+                           : End{.pinned = nested || pinned});
     if (nested && !pinned) live_ -= gradient(range.end);
+    live_ -= copies;  // inner regions have given theirs back
   }
 
   [[nodiscard]] std::int64_t gradient(std::int64_t i) const { return chain_.boundary(i); }
@@ -148,6 +194,7 @@ class ScheduleMachine {
   const ChainCost& chain_;
   Executor executor_;
   std::int64_t live_;
+  std::vector<std::int64_t> gone_;  ///< Of each boundary: bytes that nobody saved.
   ScheduleCost cost_;
 };
 

@@ -31,12 +31,20 @@ struct StageCost {
   std::string name;
   std::int64_t input = 0;   ///< Bytes of its input, and of that input's gradient.
   std::int64_t output = 0;  ///< Bytes of its output, and of that output's gradient.
+  /// Of its input, what the stage does not save when it runs plainly, and of that what the stage
+  /// before it does not save either: bytes that go as soon as the stage has run, unless a region
+  /// that begins there holds them.
+  std::int64_t input_unsaved = 0;
+  std::int64_t input_saved_by_nobody = 0;
   double nograd_forward = 0;
   std::int64_t nograd_peak = 0;
   /// What a replay that ends with this stage saves by stopping early, in seconds.
   double tail = 0;
   /// Bytes that its backward leaves behind: gradients of parameters that had none.
   std::int64_t gradients = 0;
+  /// What a region over it keeps of its own, and once more while it is replayed: copies of the
+  /// buffers that it writes.
+  std::int64_t region_keeps = 0;
   GradRun plain;
   /// What `plain.saved` is by what autograd saves. Less, where the stage keeps memory in other
   /// ways.

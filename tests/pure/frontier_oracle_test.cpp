@@ -233,6 +233,8 @@ ChainCost random_chain(std::mt19937& random) {
     stage.nograd_forward = static_cast<double>(1 + up_to(9));
     stage.nograd_peak = stage.output + up_to(20);
     stage.tail = static_cast<double>(up_to(1));
+    stage.input_unsaved = up_to(1) * up_to(stage.input);
+    stage.input_saved_by_nobody = up_to(stage.input_unsaved);
     const auto way = [&](std::int64_t kept) {
       refrain::GradRun run;
       run.forward = static_cast<double>(1 + up_to(9));

@@ -90,10 +90,22 @@ TEST(PlanFile, RefusesWhatIsNoPlan) {
     json["stages"].erase(0);
     (void)refrain::plan_from_text(json.dump());
   });
-  support::expect_says<PlanError>({"the stages of this profile"}, [&] {
+  support::expect_says<PlanError>({"cannot have been measured"}, [&] {
     nlohmann::json json = nlohmann::json::parse(text);
     json["profile"]["layers"].erase(0);
     (void)refrain::plan_from_text(json.dump());
+  });
+  const auto with = [&](const char* field, const nlohmann::json& value) {
+    nlohmann::json json = nlohmann::json::parse(text);
+    json["profile"]["chain"]["stages"][1]["plain"][field] = value;
+    support::expect_says<PlanError>({"cannot have been measured"},
+                                    [&] { (void)refrain::plan_from_text(json.dump()); });
+  };
+  with("saved", -1);
+  with("saved", std::int64_t{1} << 60);
+  with("forward", 1e300);
+  support::expect_says<PlanError>({"nested deeper than 1000"}, [] {
+    (void)refrain::plan_from_text(std::string(5000, '[') + std::string(5000, ']'));
   });
   support::expect_says<PlanError>({"cannot read /nowhere/plan.json"}, [] {
     (void)refrain::load_plan("/nowhere/plan.json", Signature());

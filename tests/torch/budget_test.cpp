@@ -94,14 +94,95 @@ Trained trained_lstm() {
       [target](const torch::Tensor& y) { return F::mse_loss(y, target); }, parameters);
 }
 
+Trained trained_tied_gpt() {
+  auto layers = support::gpt(/*blocks=*/4, /*width=*/64, /*tokens=*/200);
+  const auto* const table = layers->ptr(0)->as<torch::nn::Embedding>();
+  layers->ptr(layers->size() - 1)->as<torch::nn::Linear>()->weight = table->weight;
+  const auto ids = torch::randint(200, {4, 32});
+  const auto targets = torch::randint(200, {4 * 32});
+  return trained(
+      "tied GPT", layers, ids,
+      [targets](const torch::Tensor& y) { return F::cross_entropy(y.flatten(0, 1), targets); },
+      layers->parameters());
+}
+
+/// One layer, in all places.
+Trained trained_shared() {
+  const torch::nn::Linear layer(64, 64);
+  const std::vector<torch::nn::Linear> layers(5, layer);
+  return trained(
+      "shared layer", layers, torch::randn({64, 64}).requires_grad_(),
+      [](const torch::Tensor& y) { return y.pow(2).mean(); }, layer->parameters());
+}
+
+/// Begins with dropout, which does not save its input.
+struct DropoutFirstImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return down(torch::gelu(up(torch::dropout(x, 0.1, is_training()))));
+  }
+  torch::nn::Linear up = register_module("up", torch::nn::Linear(32, 128));
+  torch::nn::Linear down = register_module("down", torch::nn::Linear(128, 32));
+};
+TORCH_MODULE(DropoutFirst);
+
+Trained trained_dropout_first() {
+  torch::nn::Sequential layers;
+  for (int i = 0; i < 6; ++i) layers->push_back(DropoutFirst());
+  return trained(
+      "dropout first", layers, torch::randn({128, 32}),
+      [](const torch::Tensor& y) { return y.pow(2).mean(); }, layers->parameters());
+}
+
+/// Writes a buffer that is larger than what it keeps.
+struct CodebookImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      codebook.mul_(0.99).add_(0.01);
+    }
+    return torch::tanh(linear(x)) + codebook[0];
+  }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(32, 32));
+  torch::Tensor codebook = register_buffer("codebook", torch::zeros({200, 32}));
+};
+TORCH_MODULE(Codebook);
+
+Trained trained_codebooks() {
+  torch::nn::Sequential layers;
+  for (int i = 0; i < 8; ++i) layers->push_back(Codebook());
+  return trained(
+      "codebooks", layers, torch::randn({256, 32}),
+      [](const torch::Tensor& y) { return y.pow(2).mean(); }, layers->parameters());
+}
+
 class Budget : public support::Seeded, public testing::WithParamInterface<Trained (*)()> {};
+
+class KeptBudget : public support::Seeded, public testing::WithParamInterface<Trained (*)()> {};
+
+/// Where the model is an upper bound.
+TEST_P(KeptBudget, IsNeverPassedAndLetsAllBlocksBeReplayed) {
+  const Trained model = GetParam()();
+  const Profile& profile = model.profile;
+  const Bytes least = refrain::least_budget(profile);
+  const Bytes most = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
+  EXPECT_GT(profile.chain.size(), 3);
+  constexpr int kBudgets = 12;
+  for (int i = 0; i < kBudgets; ++i) {
+    const Bytes budget = least + (most - least) * i / (kBudgets - 1);
+    const Plan plan = refrain::plan(profile, budget);
+    EXPECT_LE(plan.predicted_peak(), budget);
+    EXPECT_LE(model.peak_with(plan), budget) << model.name << " " << to_string(plan.layers());
+  }
+  EXPECT_LE(static_cast<double>(least.count()),
+            1.1 * static_cast<double>(model.peak_with(refrain::policy::all()).count()))
+      << model.name;
+}
 
 TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
   const Trained model = GetParam()();
   const Profile& profile = model.profile;
   const Bytes most = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
-  const Bytes least = profile.resident + profile.slack +
-                      Bytes(refrain::planner::Frontier(profile.chain).points().front().peak);
+  const Bytes least = refrain::least_budget(profile);
   ASSERT_LT(least, most);
   Bytes last_peak;
   double last_seconds = std::numeric_limits<double>::infinity();
@@ -160,6 +241,15 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
     }
   }
 }
+
+std::string kept_name(const testing::TestParamInfo<Trained (*)()>& model) {
+  return std::vector<std::string>{"TiedGpt", "SharedLayer", "DropoutFirst",
+                                  "Codebooks"}[model.index];
+}
+INSTANTIATE_TEST_SUITE_P(Models, KeptBudget,
+                         testing::Values(&trained_tied_gpt, &trained_shared, &trained_dropout_first,
+                                         &trained_codebooks),
+                         kept_name);
 
 std::string model_name(const testing::TestParamInfo<Trained (*)()>& model) {
   return std::vector<std::string>{"Gpt", "ResNet", "Lstm"}[model.index];

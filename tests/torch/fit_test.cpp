@@ -32,11 +32,10 @@ class Fit : public support::Seeded {
 
   /// Between the least and the plain peak.
   static Bytes budget(const Profile& profile, double share) {
-    const auto plain = static_cast<double>(refrain::plain_cost(profile).peak);
-    const auto least =
-        static_cast<double>(refrain::planner::Frontier(profile.chain).points().front().peak);
-    return profile.resident + profile.slack +
-           Bytes(static_cast<std::int64_t>(least + share * (plain - least)));
+    const Bytes least = refrain::least_budget(profile);
+    const Bytes plain = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
+    return least +
+           Bytes(static_cast<std::int64_t>(share * static_cast<double>((plain - least).count())));
   }
 };
 

@@ -140,4 +140,29 @@ TEST(CheckpointLoop, WithoutGradRunsEachStepOnce) {
   EXPECT_EQ(runs, 9);
 }
 
+TEST(CheckpointLoop, AStepThatChangesItselfIsReplayedAsItWas) {
+  const auto run = [](const policy::AnyPolicy& how) {
+    torch::manual_seed(4);
+    const auto w = torch::randn({4}).requires_grad_();
+    (void)refrain::checkpoint_loop(
+        [w, t = 0](const Tensor& h, const Tensor& x) mutable {
+          ++t;
+          return (h * w).sin() * (0.1 * t) + x;
+        },
+        torch::ones({4}), torch::ones({10, 4}), how)
+        .sum()
+        .backward();
+    return w.grad();
+  };
+  EXPECT_TRUE(torch::equal(run(policy::none()), run(policy::segments(4))));
+  EXPECT_TRUE(torch::equal(run(policy::none()), run(policy::binary())));
+}
+
+TEST(CheckpointLoop, RefusesToNestTooDeeply) {
+  const auto step = [](const Tensor& h, const Tensor& x) { return h + x; };
+  EXPECT_THROW((void)refrain::checkpoint_loop(step, torch::zeros({2}), torch::ones({2000, 2}),
+                                              policy::binomial(1)),
+               refrain::PlanError);
+}
+
 }  // namespace

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <stdexcept>
@@ -123,13 +124,17 @@ TEST_F(Profiled, LayersThatCannotBePartedAreOneStage) {
   EXPECT_EQ(profile.layer_count(), 12);
 }
 
-TEST_F(Profiled, LayersBetweenWhichNobodySavesAreOneStage) {
+TEST_F(Profiled, WhatNobodySavesBetweenTwoStagesIsSeenToGo) {
   nn::Sequential layers(nn::Linear(8, 8), nn::ReLU(), nn::Linear(8, 8), nn::Tanh());
   const Profile profile = this->profile(layers, torch::randn({4, 8}));
-  EXPECT_EQ(profile.layers, (std::vector<Segment>{{0, 2}, {2, 4}}));
+  EXPECT_EQ(profile.chain.size(), 4);
+  const std::int64_t bytes = 4 * 8 * 4;
+  EXPECT_EQ(profile.chain[1].input_saved_by_nobody, bytes);  // ReLU saves its result
+  EXPECT_EQ(profile.chain[2].input_saved_by_nobody, 0);
+  EXPECT_EQ(profile.chain[3].input_unsaved, bytes);
 }
 
-TEST_F(Profiled, FrozenLayersInFrontAreOneStage) {
+TEST_F(Profiled, FrozenLayersInFrontKeepNothing) {
   std::vector<nn::Linear> layers;
   for (int i = 0; i < 5; ++i) layers.emplace_back(8, 8);
   for (int i = 0; i < 3; ++i) {
@@ -137,8 +142,40 @@ TEST_F(Profiled, FrozenLayersInFrontAreOneStage) {
       parameter.requires_grad_(false);
   }
   const Profile profile = this->profile(layers, torch::randn({4, 8}));
-  EXPECT_EQ(profile.layers, (std::vector<Segment>{{0, 3}, {3, 4}, {4, 5}}));
-  EXPECT_EQ(profile.chain[0].plain.saved, 4 * 8 * 4);  // its result alone
+  const std::int64_t bytes = 4 * 8 * 4;
+  EXPECT_EQ(profile.chain[1].plain.saved, bytes);            // its result alone,
+  EXPECT_EQ(profile.chain[2].input_saved_by_nobody, bytes);  // which goes
+}
+
+TEST_F(Profiled, WhatIsHandedOnCountsOnce) {
+  using Pair = std::pair<Tensor, Tensor>;
+  std::vector<std::function<Pair(Pair)>> layers(
+      3, [](const Pair& x) { return Pair((x.first * 2).sigmoid(), x.second); });
+  layers.insert(layers.begin(), [](const Pair& x) { return Pair(x.first.sin(), x.first > 0); });
+  const auto x = torch::randn({100}).requires_grad_();
+  const Profile profile = this->profile(layers, Pair(x, x));
+  EXPECT_EQ(profile.chain.size(), 4);
+  EXPECT_EQ(profile.chain[2].output, 400);
+}
+
+TEST_F(Profiled, ATensorOfAnotherComputationIsRefusedAndItsGraphLeftAlone) {
+  const auto w = torch::randn({8, 8}).requires_grad_();
+  const auto memory = torch::tanh(torch::randn({4, 8}).mm(w));
+  const std::vector<ProfiledFunction> layers(2, [memory](const Tensor& x) { return x * memory; });
+  const auto x = torch::randn({4, 8}).requires_grad_();
+  EXPECT_THROW((void)profile(layers, x), refrain::OptionError);
+  layers[0](x).sum().backward();  // its graph is there still
+  EXPECT_TRUE(w.grad().defined());
+}
+
+TEST_F(Profiled, AnArgumentOfAnotherComputationIsTaken) {
+  const auto w = torch::randn({8, 8}).requires_grad_();
+  const auto memory = torch::tanh(torch::randn({4, 8}).mm(w));
+  const std::vector<std::function<Tensor(Tensor, Tensor)>> layers(
+      2, [](const Tensor& x, const Tensor& m) { return x * m; });
+  EXPECT_EQ(profile(layers, torch::randn({4, 8}).requires_grad_(), memory).chain.size(), 2);
+  memory.sum().backward();
+  EXPECT_TRUE(w.grad().defined());
 }
 
 TEST_F(Profiled, AGradientIsCountedWhereItIsMade) {
@@ -153,7 +190,8 @@ TEST_F(Profiled, AGradientIsCountedWhereItIsMade) {
   EXPECT_EQ(fresh.chain[0].gradients, 0);
   for (auto& parameter : shared->parameters())
     parameter.mutable_grad() = torch::zeros_like(parameter);
-  EXPECT_EQ(profile(layers, x).chain[2].gradients, 0);
+  // The engine gathers what comes from three stages before it adds it up.
+  EXPECT_EQ(profile(layers, x).chain[2].gradients, bytes);
 }
 
 TEST_F(Profiled, TakesExtraArgumentsOfEveryLayer) {
@@ -192,6 +230,7 @@ TEST_F(Profiled, RefusesWhatCannotBeMeasured) {
   EXPECT_THROW((void)profile(std::vector<support::Mlp>(), torch::randn({2, 8})),
                refrain::OptionError);
   EXPECT_THROW((void)ProfileOptions().repeats(0), refrain::OptionError);
+  EXPECT_THROW((void)ProfileOptions().seconds(std::nan("")), refrain::OptionError);
   const auto wrong = ProfileOptions().loss<std::vector<Tensor>>(
       [](const std::vector<Tensor>& all) { return all[0].sum(); });
   EXPECT_THROW((void)refrain::profile(wrong, std::vector<support::Mlp>(2), torch::randn({2, 8})),

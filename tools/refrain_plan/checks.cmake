@@ -28,7 +28,8 @@ set(run [[{"forward": 1.0, "backward": 2.0, "saved": 900, "forward_peak": 900, "
            "backward_peak_with_gradient": 1100, "replay_peak": 1100}]])
 foreach(i RANGE 2)
   list(APPEND stages "{\"name\": \"Block\", \"input\": 100, \"output\": 100, \"nograd_forward\": 1.0,
-    \"nograd_peak\": 200, \"tail\": 0.25, \"gradients\": 0, \"saved_tensors\": 900, \"options\": [],
+    \"nograd_peak\": 200, \"tail\": 0.25, \"input_unsaved\": 0,
+    \"input_saved_by_nobody\": 0, \"region_keeps\": 0, \"gradients\": 0, \"saved_tensors\": 900, \"options\": [],
     \"plain\": ${run}}")
   math(EXPR end "${i} + 1")
   list(APPEND layers "{\"begin\": ${i}, \"end\": ${end}}")

@@ -5,6 +5,7 @@
 #include "estimates.hpp"
 #include "output.hpp"
 #include "plans.hpp"
+#include "process.hpp"
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
 #include <refrain/plan.hpp>
@@ -143,15 +144,11 @@ class Program {
   }
 
   static void draw(const Rows& rows, const std::string& path) {
-    const std::string json = path + ".json";
-    refrain::detail::write_text(json, rows.json().dump());
+    // Through a pipe, and without a shell, which would read the path as a program.
     const char* const named = std::getenv("REFRAIN_PYTHON");
-    const auto command =
-        fmt::format("\"{}\" \"{}\" \"{}\" \"{}\"", named == nullptr ? REFRAIN_PLAN_PYTHON : named,
-                    REFRAIN_PLAN_PLOT, json, path);
-    const bool drawn = std::system(command.c_str()) == 0;
-    if (drawn) std::remove(json.c_str());
-    if (!drawn) throw BadInput(fmt::format("--picture {}: no Python here could draw it.", path));
+    const std::string python = named == nullptr ? REFRAIN_PLAN_PYTHON : named;
+    if (!run_with_input({python, REFRAIN_PLAN_PLOT, path}, rows.json().dump()))
+      throw BadInput(fmt::format("--picture {}: no Python here could draw it.", path));
   }
 
   CLI::App app_{"Plans which layers of a model are forgotten and replayed."};

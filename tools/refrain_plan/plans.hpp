@@ -78,13 +78,13 @@ inline Rows frontier_of(const Profile& profile) {
   const double plain = refrain::plain_cost(profile).seconds;
   Rows rows({"peak", "step", "overhead", "replayed"});
   for (const auto& point : frontier.points()) {
-    const auto cut = in_layers(profile, frontier.plan(point.peak));
+    const Plan plan(profile, frontier.plan(point.peak), Bytes(point.peak));
     std::int64_t replayed = 0;
-    for (const auto& node : cut) replayed += node.replayed ? node.range.size() : 0;
-    rows.add({bytes(profile.resident + profile.slack + Bytes(point.peak)),
+    for (const auto& node : plan.layers()) replayed += node.replayed ? node.range.size() : 0;
+    rows.add({bytes(plan.predicted_peak() + profile.slack),
               seconds(point.seconds),
               percent(plain > 0 ? point.seconds / plain - 1 : 0),
-              {fmt::format("{} of {}", replayed, cut.stages()), replayed}});
+              {fmt::format("{} of {}", replayed, plan.layers().stages()), replayed}});
   }
   return rows;
 }

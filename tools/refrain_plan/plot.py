@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Draws what `refrain-plan frontier` prints: plot.py rows.json picture.png"""
+"""Draws what `refrain-plan frontier --format json` prints, from standard input: plot.py picture.png"""
 
 import json
 import sys
@@ -12,9 +12,8 @@ import matplotlib.pyplot as plt
 MIB = 1024.0 * 1024.0
 
 
-def main(rows_path, picture):
-    with open(rows_path) as file:
-        rows = json.load(file)
+def main(picture):
+    rows = json.load(sys.stdin)
     peaks = [row["peak"] / MIB for row in rows]
     overheads = [row["overhead"] for row in rows]
     figure, axes = plt.subplots(figsize=(7, 4.2))

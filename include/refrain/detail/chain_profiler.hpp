@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -53,33 +54,32 @@ class ChainProfiler {
     profile_.signature = signature_of(chain_);
     const bool hooks = options_.checkpoint().route() == Route::Hooks;
     profile_.executor = hooks ? Executor::Hooks : Executor::Nested;
-    profile_.resident = memory(device_).live + options_.reserve();
+    profile_.resident = memory(device_).live + options_.reserve() + passed_;
     profile_.slack += kScalars;
     return std::move(profile_);
   }
 
  private:
   void measure(StepUndone& undone) {
-    const StorageSet constant(chain_.input.tensors());
+    constant_ = StorageSet(chain_.input.tensors());
     const ChainScan scan = [&] {
       const Footprint::Scope watched(&undone.footprint());
-      return ChainScan(chain_, constant, options_.loss());
+      return ChainScan(chain_, constant_, options_.loss());
     }();
     profile_.layers = scan.stages();
     const TerminalProgress progress("profile", options_.progress());
     ChainValue value = behind_sinks(chain_.input);
     const auto stages = static_cast<std::int64_t>(profile_.layers.size());
     for (std::int64_t i = 0; i < stages; ++i) {
-      measure_stage(i, scan, constant, value);
+      measure_stage(i, scan, value);
       progress.done(i + 1, stages);
     }
-    measure_loss(scan, constant, std::move(value));
+    measure_loss(scan, std::move(value));
     fill_seconds();
   }
 
   /// `value` is the stage's input, and then the next one's.
-  void measure_stage(std::int64_t i, const ChainScan& scan, const StorageSet& constant,
-                     ChainValue& value) {
+  void measure_stage(std::int64_t i, const ChainScan& scan, ChainValue& value) {
     const Segment layers = profile_.layers[static_cast<std::size_t>(i)];
     const bool last = i + 1 == static_cast<std::int64_t>(profile_.layers.size());
     const bool held = last && options_.output() == StepOutput::Held;
@@ -90,16 +90,16 @@ class ChainProfiler {
     };
     StageCost cost;
     cost.name = name_of(layers);
-    StorageSet input(value.tensors());
-    input.remove(constant);
-    cost.input = input.bytes();
+    cost.input = i == 0 ? 0 : profile_.chain.stages.back().output;
+    cost.output = output_bytes(run, value);
+    note_unsaved_input(scan, layers.begin, cost);
     {
       LeafGradients gradients;
-      add_leaves(gradients, scan, layers);
+      const SharedLeaves shared = add_leaves(gradients, scan, layers);
       StageMeter meter(meter_, run, value, scan.result_gradients(layers.end - 1), gradients,
                        settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
-      meter.measure_bytes(cost, constant);
-      profile_.slack += Bytes(kRegionDepth * meter.region_keeps());
+      meter.measure_bytes(cost);
+      shared.add_to(cost);
       times_.push_back(measure_seconds(meter, cost));
     }
     value = behind_sinks(run(std::move(value)));
@@ -134,12 +134,53 @@ class ChainProfiler {
     return name;
   }
 
-  static void add_leaves(LeafGradients& gradients, const ChainScan& scan, Segment layers) {
+  /// Of what the stage gives on, the memory that it makes: not what is its input's, and from here
+  /// on is taken to stay, nor what is somebody else's, as a buffer.
+  std::int64_t output_bytes(const StageMeter::Run& run, const ChainValue& value) {
+    StorageSet output;
+    {
+      const ChainValue result = run(value);
+      output = StorageSet(result.tensors());
+      output.remove(constant_);
+      StorageSet passed = output;
+      passed.keep_only(StorageSet(value.tensors()));
+      output.remove(passed);
+      passed_ += Bytes(passed.bytes());
+      constant_.add(passed);
+    }
+    return output.bytes_gone();
+  }
+
+  /// Where part of the input is not the chain's own to let go, nothing is said to go.
+  static void note_unsaved_input(const ChainScan& scan, std::int64_t layer, StageCost& cost) {
+    if (layer == 0) return;
+    const auto& sizes = scan.facts()[static_cast<std::size_t>(layer)].input_sizes;
+    if (std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) != cost.input) return;
+    cost.input_unsaved = scan.unsaved_input(layer, /*by_nobody=*/false);
+    cost.input_saved_by_nobody = scan.unsaved_input(layer, /*by_nobody=*/true);
+  }
+
+  /// Parameters that other stages use too: the engine gathers their gradients until the last
+  /// arrives.
+  struct SharedLeaves {
+    std::int64_t first = 0;  ///< Bytes of those whose gradient comes from here first, and exists.
+    std::int64_t later = 0;  ///< And of those that have come from somewhere before.
+
+    void add_to(StageCost& cost) const {
+      cost.gradients += first;
+      cost.plain.backward_peak += later;
+      cost.plain.backward_peak_with_gradient += later;
+      cost.plain.replay_peak += later;
+    }
+  };
+
+  static SharedLeaves add_leaves(LeafGradients& gradients, const ChainScan& scan, Segment layers) {
     const auto is_in = [](const std::vector<at::Tensor>& leaves, const at::Tensor& leaf) {
       return std::any_of(leaves.begin(), leaves.end(),
                          [&leaf](const at::Tensor& other) { return other.is_same(leaf); });
     };
     std::vector<at::Tensor> added;
+    SharedLeaves shared;
     for (std::int64_t k = layers.begin; k < layers.end; ++k) {
       for (const at::Tensor& leaf : scan.facts()[static_cast<std::size_t>(k)].leaves) {
         if (is_in(added, leaf)) continue;
@@ -149,12 +190,19 @@ class ChainProfiler {
              ++later) {
           made_before = made_before || is_in(scan.facts()[later].leaves, leaf);
         }
+        bool made_later = false;
+        for (auto k = std::size_t{0}; k < static_cast<std::size_t>(layers.begin); ++k)
+          made_later = made_later || is_in(scan.facts()[k].leaves, leaf);
+        const auto bytes = static_cast<std::int64_t>(leaf.nbytes());
+        if (made_before) shared.later += bytes;
+        if (made_later && !made_before && leaf.grad().defined()) shared.first += bytes;
         gradients.add(leaf, made_before);
       }
     }
+    return shared;
   }
 
-  void measure_loss(const ChainScan& scan, const StorageSet& constant, ChainValue value) {
+  void measure_loss(const ChainScan& scan, ChainValue value) {
     ChainCost& chain = profile_.chain;
     if (!options_.loss()) {
       chain.loss_peak = chain.boundary(chain.size());
@@ -180,15 +228,13 @@ class ChainProfiler {
                        std::find(saves.begin(), saves.end(), false) == saves.end();
     const std::int64_t base = meter_.live();
     const ChainValue holder = stays ? value : ChainValue();
-    StorageSet output(value.tensors());
-    output.remove(constant);
     meter_.reset();
     // The caller's until its backward is over, and not always small: mse_loss leaves it the memory
     // of its temporaries.
     const at::Tensor loss = options_.loss()(std::move(value));
     loss.backward();
     chain.loss_peak = meter_.peak() - base;
-    chain.held += meter_.live() - base + (stays ? 0 : output.bytes());
+    chain.held += meter_.live() - base + (stays ? 0 : chain.boundary(chain.size()));
   }
 
   /// Stages that are of one type and take the same bytes are taken to take the same time.
@@ -215,15 +261,16 @@ class ChainProfiler {
     }
   }
 
-  static constexpr double kLeastReplay = 1e-6;     // seconds
-  static constexpr Bytes kScalars{1024};           // the loss itself, and such
-  static constexpr std::int64_t kRegionDepth = 2;  // of nested regions, nearly always
+  static constexpr double kLeastReplay = 1e-6;  // seconds
+  static constexpr Bytes kScalars{1024};        // the loss itself, and such
 
   const ProfileOptions& options_;
   ProfiledChain chain_;
   c10::Device device_;
   DeviceMeter meter_;
   std::shared_ptr<const RegionSettings> settings_;
+  StorageSet constant_;  ///< What is there all the time, or is taken to be.
+  Bytes passed_;         ///< Of that, what the chain makes and hands from stage to stage.
   Profile profile_;
   std::vector<StageTimes> times_;
 };

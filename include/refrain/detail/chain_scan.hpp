@@ -2,14 +2,18 @@
 #pragma once
 
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/graph_border.hpp>
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/profiled_chain.hpp>
 #include <refrain/detail/storage_set.hpp>
+#include <refrain/error.hpp>
 #include <refrain/segment.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -46,11 +50,12 @@ namespace refrain::detail {
 
 /// What one layer is like, apart from its costs.
 struct LayerFacts {
-  bool gives_input_back = false;   ///< Its result lies in its input's memory.
-  std::vector<bool> saves_input;   ///< For each storage of its input.
-  std::vector<bool> saves_result;  ///< For each storage of its result.
-  std::vector<at::Tensor> leaves;  ///< That its backward gives gradients to.
-  GradientLayouts gradients;       ///< Of its input.
+  bool gives_input_back = false;          ///< All of its result lies in its input's memory.
+  std::vector<std::int64_t> input_sizes;  ///< Bytes of each storage of its input.
+  std::vector<bool> saves_input;          ///< For each storage of its input.
+  std::vector<bool> saves_result;         ///< For each storage of its result.
+  std::vector<at::Tensor> leaves;         ///< That its backward gives gradients to.
+  GradientLayouts gradients;              ///< Of its input.
 };
 
 /// The value as it would come from a layer before: its graph ends in sinks, which note how the
@@ -79,10 +84,13 @@ class ChainScan {
       facts_.emplace_back();
       LayerFacts& facts = facts_.back();
       note_saves(layer, value, constant);
-      StorageSet before(value.tensors());
-      before.remove(constant);
+      const StorageSet before(value.tensors());
+      const GraphBorder border;
       ChainValue result = layer.run(behind_sinks(std::move(value), &facts.gradients));
-      facts.gives_input_back = StorageSet(result.tensors()).meets(before);
+      refuse_other_graphs(layer, result.tensors(), border);
+      StorageSet made(result.tensors());
+      made.remove(before);
+      facts.gives_input_back = made.empty();
       facts.leaves = leaves_below(result.tensors());
       value = behind_sinks(result);
       run_backward(std::exchange(result, {}).tensors(), facts.leaves);
@@ -101,12 +109,28 @@ class ChainScan {
     return next < facts_.size() ? facts_[next].gradients : loss_gradients_;
   }
 
+  /// Of the input of a layer, the bytes that it does not save; `by_nobody`: nor the layer before
+  /// it.
+  [[nodiscard]] std::int64_t unsaved_input(std::int64_t layer, bool by_nobody) const {
+    const LayerFacts& own = fact(layer);
+    std::int64_t bytes = 0;
+    for (std::size_t k = 0; k < own.saves_input.size(); ++k) {
+      if (own.saves_input[k]) continue;
+      if (by_nobody) {
+        const auto& before = fact(layer - 1).saves_result;
+        if (before.size() != own.saves_input.size() || before[k]) continue;
+      }
+      bytes += own.input_sizes[k];
+    }
+    return bytes;
+  }
+
   /// Layers that cannot be parted: see `Profile::layers`.
   [[nodiscard]] std::vector<Segment> stages() const {
     std::vector<Segment> stages;
     const auto count = static_cast<std::int64_t>(facts_.size());
     for (std::int64_t i = 0; i < count; ++i) {
-      const bool joins = i > 0 && (fact(i).gives_input_back || nobody_saves_between(i - 1) ||
+      const bool joins = i > 0 && (fact(i).gives_input_back ||
                                    (stages.size() == 1 && only_gives_back(stages.back())));
       if (joins) {
         stages.back().end = i + 1;
@@ -122,21 +146,37 @@ class ChainScan {
     return facts_[static_cast<std::size_t>(i)];
   }
 
-  [[nodiscard]] bool nobody_saves_between(std::int64_t i) const {
-    const std::vector<bool>& by_first = fact(i).saves_result;
-    const std::vector<bool>& by_next = fact(i + 1).saves_input;
-    if (by_first.size() != by_next.size()) return false;
-    for (std::size_t k = 0; k < by_first.size(); ++k) {
-      if (!by_first[k] && !by_next[k]) return true;
-    }
-    return false;
-  }
-
   [[nodiscard]] bool only_gives_back(Segment layers) const {
     for (std::int64_t i = layers.begin; i < layers.end; ++i) {
       if (!fact(i).gives_input_back) return false;
     }
     return true;
+  }
+
+  /// A backward through a graph that was there before would free it for its owner.
+  static void refuse_other_graphs(const ProfiledLayer& layer,
+                                  const std::vector<at::Tensor>& results,
+                                  const GraphBorder& border) {
+    torch::autograd::edge_list roots;
+    for (const at::Tensor& result : results) {
+      if (!result.requires_grad()) continue;
+      auto root = torch::autograd::impl::gradient_edge(result);
+      if (border.inside(root)) roots.push_back(std::move(root));
+    }
+    for (const auto& target : GraphBorder::targets_of(border.crossings_below(roots))) {
+      const auto* const node = target.function.get();
+      if (dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr ||
+          dynamic_cast<const GradientSink*>(node) != nullptr) {
+        continue;
+      }
+      throw OptionError(
+          fmt::format("cannot profile layer `{}`: it uses a tensor that was computed before it, "
+                      "outside the chain.",
+                      layer.name),
+          fmt::format("its graph leads on to {}.", node->name()),
+          "likely cause: a captured tensor, as of a skip connection or an encoder.",
+          "let the tensor go through the chain, or give it to every layer as an argument.");
+    }
   }
 
   /// On a copy of its input, of which the layer has the only one.
@@ -150,6 +190,7 @@ class ChainScan {
     });
     StorageSet input(copy.tensors());
     input.remove(constant);
+    facts_.back().input_sizes = input.sizes();
     ChainValue result = layer.run(std::move(copy));
     StorageSet output(result.tensors());
     output.remove(constant);

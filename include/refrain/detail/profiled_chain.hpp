@@ -4,6 +4,7 @@
 #include <refrain/detail/any_value.hpp>
 #include <refrain/detail/chain_value.hpp>
 #include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/signature.hpp>
 
@@ -18,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -82,6 +84,12 @@ template <class Layer, class Value, class... Extras>
       std::decay_t<decltype(call_thing(std::declval<Layer&>(), std::declval<Value>(), extras...))>;
   // Copies: a function may change itself.
   const auto own = std::make_shared<std::vector<Layer>>(layers);
+  // The graph that an argument comes from is the caller's.
+  auto given_to_all = std::make_tuple(extras...);
+  for_each_tensor_in(given_to_all, [](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad() && !tensor.is_leaf())
+      tensor = GradientSink::behind(tensor, nullptr);
+  });
   ProfiledChain chain;
   chain.input = ChainValue(Result(value));
   for (std::size_t i = 0; i < own->size(); ++i) {
@@ -92,9 +100,12 @@ template <class Layer, class Value, class... Extras>
       tensors = described_tensors(*(*own)[i]);
     }
     chain.layers.push_back({std::to_string(i), std::move(type), std::move(tensors),
-                            [own, i, extras...](ChainValue given) {
-                              return ChainValue(
-                                  call_thing((*own)[i], std::move(*given.as<Result>()), extras...));
+                            [own, i, given_to_all](ChainValue given) {
+                              const auto call = [&](const auto&... extra) {
+                                return call_thing((*own)[i], std::move(*given.as<Result>()),
+                                                  extra...);
+                              };
+                              return ChainValue(std::apply(call, given_to_all));
                             }});
   }
   return chain;

@@ -106,17 +106,14 @@ class StageMeter {
     run_backward(run_region());
   }
 
-  /// Fills all bytes of `cost` but those of its input.
-  void measure_bytes(StageCost& cost, const StorageSet& constant) {
+  /// Fills all bytes of `cost` but those of its input and its output.
+  void measure_bytes(StageCost& cost) {
     gradients_.reset();
     const std::int64_t base = device_.live();
     device_.reset();
     ChainValue result = run_(input_);
     cost.plain.forward_peak = device_.peak() - base;
     cost.plain.saved = device_.live() - base;
-    StorageSet output(result.tensors());
-    output.remove(constant);
-    cost.output = output.bytes();
     const bool held = held_ == Result::Held;
     const std::int64_t own = held ? base + cost.output : base;
     {
@@ -142,9 +139,6 @@ class StageMeter {
     time([this](const ChainValue&) { return run_region(); }, times.region_forward,
          times.region_backward);
   }
-
-  /// What a region keeps besides input and result.
-  [[nodiscard]] std::int64_t region_keeps() const { return region_keeps_; }
 
  private:
   struct Callee {
@@ -181,7 +175,7 @@ class StageMeter {
     device_.reset();
     ChainValue result = run_region();
     cost.nograd_peak = device_.peak() - base;
-    region_keeps_ = device_.live() - base - cost.output;
+    cost.region_keeps = std::max<std::int64_t>(0, device_.live() - base - cost.output);
     device_.reset();
     run_backward(std::move(result));
     cost.plain.replay_peak = device_.peak() - base;
@@ -228,7 +222,6 @@ class StageMeter {
   LeafGradients& gradients_;
   std::shared_ptr<const RegionSettings> settings_;
   Result held_;
-  std::int64_t region_keeps_ = 0;
 };
 
 }  // namespace refrain::detail

@@ -34,9 +34,20 @@ class StorageSet {
   void remove(const StorageSet& other) {
     std::erase_if(storages_, [&other](const One& one) { return other.contains(one.address); });
   }
-  [[nodiscard]] bool meets(const StorageSet& other) const {
-    return std::any_of(storages_.begin(), storages_.end(),
-                       [&other](const One& one) { return other.contains(one.address); });
+  void keep_only(const StorageSet& other) {
+    std::erase_if(storages_, [&other](const One& one) { return !other.contains(one.address); });
+  }
+  void add(const StorageSet& other) {
+    for (const One& one : other.storages_) {
+      if (!contains(one.address)) storages_.push_back(one);
+    }
+  }
+  [[nodiscard]] bool empty() const { return storages_.empty(); }
+  /// Of each.
+  [[nodiscard]] std::vector<std::int64_t> sizes() const {
+    std::vector<std::int64_t> sizes;
+    for (const One& one : storages_) sizes.push_back(one.bytes);
+    return sizes;
   }
   [[nodiscard]] std::int64_t bytes() const {
     std::int64_t sum = 0;

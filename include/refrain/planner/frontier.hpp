@@ -66,14 +66,14 @@ class Frontier {
   /// By rising peak and falling time. Empty if no plan is within the limits.
   [[nodiscard]] std::vector<Point> points() const {
     std::vector<Point> points;
-    for (const Step& step : cell(0, chain_.size()))
+    for (const Step& step : cell(0, chain_.size()).any)
       points.push_back({step.bytes + chain_.boundary(0), step.seconds});
     return points;
   }
 
   /// Throws `BudgetError` if there is none.
   [[nodiscard]] Segmentation plan(std::int64_t budget) const {
-    const Cell& steps = cell(0, chain_.size());
+    const Steps& steps = cell(0, chain_.size()).any;
     const auto above =
         std::upper_bound(steps.begin(), steps.end(), budget - chain_.boundary(0),
                          [](std::int64_t bytes, const Step& step) { return bytes < step.bytes; });
@@ -84,11 +84,16 @@ class Frontier {
                                                     steps[0].bytes + chain_.boundary(0)));
     }
     std::vector<SegmentNode> nodes;
-    extract(0, chain_.size(), static_cast<std::size_t>(above - steps.begin()) - 1, nodes);
+    extract(0, chain_.size(), static_cast<std::size_t>(above - steps.begin()) - 1, kAny, nodes);
     return {chain_.size(), std::move(nodes)};
   }
 
  private:
+  /// Which plans a step goes on with.
+  /// All, or those that run their first stage in this way.
+  using Rest = std::int32_t;
+  static constexpr Rest kAny = -1;
+
   /// From so many bytes on it takes so many seconds: by running the first stage in one of its ways,
   /// or by replaying the first `split` stages. The bytes count the gradient of the last result, but
   /// neither the first stage's input nor what stages after the last leave behind.
@@ -98,8 +103,19 @@ class Frontier {
     std::int32_t split;  ///< Or else minus the option.
     std::uint32_t left;
     std::uint32_t right;
+    Rest rest = kAny;
   };
-  using Cell = std::vector<Step>;  // by rising bytes and falling seconds
+  using Steps = std::vector<Step>;  // by rising bytes and falling seconds
+
+  /// All plans of some stages, and those that run the first of them with grad: its input may go.
+  struct Cell {
+    Steps any;
+    std::vector<Steps> ways;  ///< Empty where that stage saves its input, whichever way it runs.
+  };
+  [[nodiscard]] const Steps& steps(std::int64_t first, std::int64_t last, Rest rest) const {
+    const Cell& all = cell(first, last);
+    return rest == kAny ? all.any : all.ways[static_cast<std::size_t>(rest)];
+  }
 
   /// Stages that cost the same, one after the other, are a run: a cell within it depends on its
   /// length alone.
@@ -152,12 +168,13 @@ class Frontier {
   }
 
   void solve(std::int64_t first, std::int64_t last) {
-    Cell best;
+    Steps best;
+    std::vector<Steps> ways;
     if (first == chain_.size()) {
       add(best, {{chain_.loss_peak, chain_.loss, 0, 0, 0}});
     } else {
       for (std::int64_t option = 0; option < chain_[first].ways(); ++option)
-        run_first(first, last, option, best);
+        run_first(first, last, option, best, ways);
     }
     if (first < last) {
       std::int64_t sweep = boundary_held(last + 1) + chain_[first].nograd_peak;
@@ -171,7 +188,8 @@ class Frontier {
       }
     }
     thin_out(best);
-    cells_[place(first, last)] = std::move(best);
+    for (Steps& way : ways) thin_out(way);
+    cells_[place(first, last)] = {std::move(best), std::move(ways)};
   }
 
   /// Bytes of the gradient behind a cell, where the cell's own account holds it.
@@ -179,7 +197,8 @@ class Frontier {
     return executor_ == Executor::Nested ? 0 : boundary(i);
   }
 
-  void run_first(std::int64_t first, std::int64_t last, std::int64_t option, Cell& best) {
+  void run_first(std::int64_t first, std::int64_t last, std::int64_t option, Steps& best,
+                 std::vector<Steps>& ways) {
     const GradRun& how = chain_[first].way(option);
     const double seconds = how.forward + how.backward;
     const std::int64_t need = need_of(first, last, how);
@@ -187,15 +206,45 @@ class Frontier {
     if (first == last) {
       scratch_.clear();
       push({need, seconds, mark, 0, 0});
+      if (chain_[first].input_unsaved > 0) ways.push_back(scratch_);
       return add(best, scratch_);
     }
-    const Cell& rest = cell(first + 1, last);
-    scratch_.clear();
-    for (std::size_t i = 0; i < rest.size(); ++i) {
-      push({std::max(need, rest[i].bytes + how.saved), rest[i].seconds + seconds, mark, 0,
-            static_cast<std::uint32_t>(i)});
-    }
-    add(best, scratch_);
+    Steps this_way;
+    const auto go_on = [&](Rest kind, std::int64_t gone) {
+      const Steps& rest = steps(first + 1, last, kind);
+      scratch_.clear();
+      for (std::size_t i = 0; i < rest.size(); ++i) {
+        const std::int64_t bytes =
+            std::max(rest[i].bytes - gone, until_gone(first + 1, last, rest[i], gone));
+        push({std::max(need, bytes + how.saved), rest[i].seconds + seconds, mark, 0,
+              static_cast<std::uint32_t>(i), kind});
+      }
+      add(this_way, scratch_);
+    };
+    const auto go_on_all = [&] {
+      go_on(kAny, 0);
+      if (first + 1 == chain_.size()) return;
+      const std::int64_t gone =
+          gone_after(first + 1, last, chain_[first + 1].input_saved_by_nobody);
+      for (Rest way = 0; gone > 0 && way < chain_[first + 1].ways(); ++way) go_on(way, gone);
+    };
+    go_on_all();
+    add(best, this_way);
+    if (chain_[first].input_unsaved > 0) ways.push_back(std::move(this_way));
+  }
+
+  /// A replay that ends with this very stage goes backward at once: nothing goes before.
+  [[nodiscard]] std::int64_t gone_after(std::int64_t stage, std::int64_t last,
+                                        std::int64_t bytes) const {
+    return executor_ == Executor::Hooks && stage == last ? 0 : bytes;
+  }
+
+  /// What a plan that begins with a stage run with grad needs before that stage's input is gone.
+  [[nodiscard]] std::int64_t until_gone(std::int64_t stage, std::int64_t last, const Step& step,
+                                        std::int64_t gone) const {
+    if (gone == 0) return 0;
+    const GradRun& how = chain_[stage].way(-step.split);
+    return boundary_held(last + 1) + std::max(how.forward_peak, how.saved);
   }
 
   [[nodiscard]] std::int64_t need_of(std::int64_t first, std::int64_t last,
@@ -210,9 +259,18 @@ class Frontier {
   }
 
   void replay_up_to(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
-                    double forwards, Cell& best) {
-    const Cell& left = cell(first, split - 1);
-    const Cell& right = cell(split, last);
+                    double forwards, Steps& best) {
+    merge(first, split, last, need, forwards, kAny, 0, best);
+    if (split == chain_.size()) return;
+    const std::int64_t gone = gone_after(split, last, chain_[split].input_unsaved);
+    for (Rest way = 0; gone > 0 && way < chain_[split].ways(); ++way)
+      merge(first, split, last, need, forwards, way, gone, best);
+  }
+
+  void merge(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
+             double forwards, Rest kind, std::int64_t gone, Steps& best) {
+    const Steps& left = cell(first, split - 1).any;
+    const Steps right = eased(split, last, kind, gone);
     if (left.empty() || right.empty()) return;
     const std::int64_t right_more = boundary(split);
     const std::int64_t left_more =
@@ -226,8 +284,8 @@ class Frontier {
       while (l + 1 < left.size() && left[l + 1].bytes + left_more <= bytes) ++l;
       while (r + 1 < right.size() && right[r + 1].bytes + right_more <= bytes) ++r;
       push({bytes, left[l].seconds + right[r].seconds + seconds,
-            static_cast<std::int32_t>(split - first), static_cast<std::uint32_t>(l),
-            static_cast<std::uint32_t>(r)});
+            static_cast<std::int32_t>(split - first), static_cast<std::uint32_t>(l), right[r].right,
+            kind});
       bytes = std::numeric_limits<std::int64_t>::max();
       if (l + 1 < left.size()) bytes = left[l + 1].bytes + left_more;
       if (r + 1 < right.size()) bytes = std::min(bytes, right[r + 1].bytes + right_more);
@@ -237,6 +295,21 @@ class Frontier {
     add(best, scratch_);
   }
 
+  /// The steps of a cell with less to hold, each with its own number as `right`.
+  [[nodiscard]] Steps eased(std::int64_t first, std::int64_t last, Rest kind,
+                            std::int64_t gone) const {
+    Steps eased;
+    const Steps& rest = steps(first, last, kind);
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      Step step = rest[i];
+      step.bytes = std::max(step.bytes - gone, until_gone(first, last, step, gone));
+      step.right = static_cast<std::uint32_t>(i);
+      if (!eased.empty() && eased.back().bytes == step.bytes) eased.pop_back();
+      eased.push_back(step);
+    }
+    return eased;
+  }
+
   void push(const Step& step) {
     if (step.bytes > limits_.budget) return;
     if (!scratch_.empty() && scratch_.back().bytes == step.bytes) scratch_.pop_back();
@@ -244,7 +317,7 @@ class Frontier {
   }
 
   /// The lower of two staircases.
-  void add(Cell& best, const Cell& more) {
+  void add(Steps& best, const Steps& more) {
     if (more.empty()) return;
     merged_.clear();
     double lowest = std::numeric_limits<double>::infinity();
@@ -262,10 +335,10 @@ class Frontier {
     std::swap(best, merged_);
   }
 
-  void thin_out(Cell& steps) const {
+  void thin_out(Steps& steps) const {
     const std::size_t most = std::max<std::size_t>(limits_.longest_list, 2);
     if (steps.size() <= most) return;
-    Cell kept;
+    Steps kept;
     kept.reserve(most);
     for (std::size_t i = 0; i < most; ++i)
       kept.push_back(steps[i * (steps.size() - 1) / (most - 1)]);
@@ -273,10 +346,10 @@ class Frontier {
   }
 
   /// Appends the plan of one step of a cell. The loss is no part of it.
-  void extract(std::int64_t first, std::int64_t last, std::size_t index,
+  void extract(std::int64_t first, std::int64_t last, std::size_t index, Rest rest,
                std::vector<SegmentNode>& nodes) const {
     while (first < chain_.size()) {
-      const Step& step = cell(first, last)[index];
+      const Step& step = steps(first, last, rest)[index];
       if (step.split <= 0) {
         if (!nodes.empty() && !nodes.back().replayed && nodes.back().option == -step.split) {
           ++nodes.back().range.end;
@@ -287,12 +360,13 @@ class Frontier {
       } else {
         const std::int64_t split = first + step.split;
         SegmentNode node{{first, split}, true};
-        extract(first, split - 1, step.left, node.inside);
+        extract(first, split - 1, step.left, kAny, node.inside);
         if (node.inside == std::vector<SegmentNode>{{node.range, false}}) node.inside.clear();
         nodes.push_back(std::move(node));
         first = split;
       }
       index = step.right;
+      rest = step.rest;
     }
   }
 
@@ -302,8 +376,8 @@ class Frontier {
   std::vector<std::int64_t> run_begin_;       ///< Of the run that each stage lies in.
   std::vector<std::int64_t> gradients_from_;  ///< What all stages from each on leave behind.
   std::vector<Cell> cells_;
-  Cell scratch_;
-  Cell merged_;
+  Steps scratch_;
+  Steps merged_;
 };
 
 }  // namespace refrain::planner

@@ -74,6 +74,17 @@ inline AnyPolicy uncounted(std::string_view name, LastSegment last, AnyPolicy::C
           std::move(cut)};
 }
 
+/// A schedule of m steps and few slots nests as deep as the least repeats r with C(slots + r,
+/// slots)
+/// >= m, and each level is a call in a call.
+inline void require_depth(std::int64_t slots, std::int64_t stages) {
+  constexpr std::int64_t kDeepest = 200;
+  if (planner::binomial_reach(slots, kDeepest) >= stages) return;
+  throw PlanError(fmt::format("policy::binomial({}): {} stages would nest deeper than {} replays.",
+                              slots, stages, kDeepest),
+                  "give it more slots.");
+}
+
 /// The first half replayed and itself cut so, then the same with what is left; the last is a leaf.
 inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
   std::vector<SegmentNode> nodes;
@@ -173,6 +184,7 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
 [[nodiscard]] inline AnyPolicy binomial(std::int64_t slots, LastSegment last = LastSegment::Plain) {
   return detail::counted("binomial", slots, last, [slots, last](const Chain& chain) {
     if (chain.stages.empty()) return Segmentation();
+    detail::require_depth(slots, chain.size());
     auto nodes = planner::binomial_nodes({0, chain.size()}, slots);
     nodes.back().replayed = chain.tail == Tail::More || last == LastSegment::Replay;
     return Segmentation(chain.size(), std::move(nodes));
