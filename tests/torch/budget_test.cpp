@@ -134,7 +134,7 @@ Trained trained_dropout_first() {
 }
 
 /// Writes a buffer that is larger than what it keeps.
-struct CodebookImpl : torch::nn::Module {
+struct WrittenCodebookImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     {
       const torch::NoGradGuard no_grad;
@@ -145,11 +145,11 @@ struct CodebookImpl : torch::nn::Module {
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(32, 32));
   torch::Tensor codebook = register_buffer("codebook", torch::zeros({200, 32}));
 };
-TORCH_MODULE(Codebook);
+TORCH_MODULE(WrittenCodebook);
 
 Trained trained_codebooks() {
   torch::nn::Sequential layers;
-  for (int i = 0; i < 8; ++i) layers->push_back(Codebook());
+  for (int i = 0; i < 8; ++i) layers->push_back(WrittenCodebook());
   return trained(
       "codebooks", layers, torch::randn({256, 32}),
       [](const torch::Tensor& y) { return y.pow(2).mean(); }, layers->parameters());

@@ -50,8 +50,8 @@ struct FusedRms : torch::autograd::Function<FusedRms> {
 };
 
 struct RmsNormImpl : nn::Module {
-  RmsNormImpl(std::int64_t width, Norm how)
-      : how(how), weight(register_parameter("weight", torch::ones({width}))) {}
+  RmsNormImpl(std::int64_t width, Norm kind)
+      : how(kind), weight(register_parameter("weight", torch::ones({width}))) {}
 
   Tensor forward(const Tensor& x) {
     if (how == Norm::Rms) return FusedRms::apply(x, weight);
@@ -67,9 +67,9 @@ TORCH_MODULE(RmsNorm);
 
 /// A block as its shape and its workload say, written as users do.
 struct RealBlockImpl : nn::Module {
-  RealBlockImpl(const BlockShape& shape, const Workload& work)
-      : shape(shape),
-        work(work),
+  RealBlockImpl(const BlockShape& given, const Workload& load)
+      : shape(given),
+        work(load),
         norm1(norm("norm1")),
         norm2(norm("norm2")),
         qkv(linear("qkv", shape.width, shape.width + 2 * shape.kv_width())),

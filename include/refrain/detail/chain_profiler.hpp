@@ -191,8 +191,8 @@ class ChainProfiler {
           made_before = made_before || is_in(scan.facts()[later].leaves, leaf);
         }
         bool made_later = false;
-        for (auto k = std::size_t{0}; k < static_cast<std::size_t>(layers.begin); ++k)
-          made_later = made_later || is_in(scan.facts()[k].leaves, leaf);
+        for (auto earlier = static_cast<std::size_t>(layers.begin); earlier-- > 0;)
+          made_later = made_later || is_in(scan.facts()[earlier].leaves, leaf);
         const auto bytes = static_cast<std::int64_t>(leaf.nbytes());
         if (made_before) shared.later += bytes;
         if (made_later && !made_before && leaf.grad().defined()) shared.first += bytes;

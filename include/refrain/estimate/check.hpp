@@ -29,9 +29,10 @@ inline void divides(std::string_view what, std::int64_t whole, std::string_view 
 [[nodiscard]] inline std::int64_t product(std::initializer_list<std::int64_t> factors) {
   std::int64_t all = 1;
   for (const std::int64_t factor : factors) {
-    if (factor != 0 && all > std::numeric_limits<std::int64_t>::max() / factor)
+    if (factor != 0 && all > std::numeric_limits<std::int64_t>::max() / factor) {
       throw OptionError("estimate: these sizes need more bytes than 64 bits can count.",
                         "look for a batch, sequence or width in the wrong unit.");
+    }
     all *= factor;
   }
   return all;

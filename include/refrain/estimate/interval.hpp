@@ -108,9 +108,10 @@ inline void check_interval(std::int64_t blocks, std::int64_t interval) {
 
 /// The same as a share of a plain step, whose backward takes so many forwards.
 [[nodiscard]] inline double extra_step(double extra_forward, double backward = 2) {
-  if (backward <= 0)
+  if (backward <= 0) {
     throw OptionError(fmt::format("estimate: a backward of {} forwards.", backward),
                       "2 is what matrix products take.");
+  }
   return extra_forward / (1 + backward);
 }
 
@@ -126,10 +127,11 @@ inline void check_interval(std::int64_t blocks, std::int64_t interval) {
 ///     estimate::throughput(3, 0.25);        // 0.8: a larger batch alone gains nothing
 ///     estimate::throughput(3, 0.25, 4);     // 0.39, where a batch of 1 without replays has 0.2
 [[nodiscard]] inline double throughput(std::int64_t batch, double extra_step, double fixed = 0) {
-  if (batch < 0 || extra_step < 0 || fixed < 0)
+  if (batch < 0 || extra_step < 0 || fixed < 0) {
     throw OptionError(fmt::format("estimate: throughput of batch {}, overhead {}, fixed time {}.",
                                   batch, extra_step, fixed),
                       "none of them can be negative.");
+  }
   if (batch == 0) return 0;
   const auto samples = static_cast<double>(batch);
   return samples / (fixed + samples * (1 + extra_step));

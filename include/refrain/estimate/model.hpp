@@ -36,9 +36,10 @@ inline void check(const ModelShape& model) {
   check(model.block);
   at_least_one("the number of blocks", model.blocks);
   at_least_one("the vocabulary", model.vocabulary);
-  if (model.positions < 0)
+  if (model.positions < 0) {
     throw OptionError(fmt::format("estimate: {} positions.", model.positions),
                       "use 0 where positions are not learned.");
+  }
 }
 
 /// Rows of the embedding on each device: the vocabulary is padded to equal parts.

@@ -52,9 +52,10 @@ inline void check(const Training& training) {
   at_least_one("the gradient size", training.gradient.count());
   at_least_one("the size of an optimizer's number", training.moment.count());
   check_rate("the fragmentation", training.fragmentation);
-  if (training.master < Bytes(0))
+  if (training.master < Bytes(0)) {
     throw OptionError(fmt::format("estimate: master weights of {}.", training.master),
                       "use 0 bytes for none.");
+  }
 }
 
 [[nodiscard]] inline Bytes optimizer_bytes(std::int64_t count, const Training& training) {
