@@ -88,7 +88,8 @@ foreach(bad IN ITEMS "" "solve" "solve nowhere.json --budget 1GiB" "solve profil
                      "diff tight.json profile.json" "show checks.txt"
                      "frontier profile.json --format xml" "estimate" "estimate --model gpt9"
                      "estimate --model gpt2 --device much" "estimate --model gpt2 --batch 0"
-                     "estimate --model gpt2 --optimizer lion")
+                     "estimate --model gpt2 --optimizer lion" "show ."
+                     "estimate --layers 20000 --width 64 --heads 4 --vocab 100")
   separate_arguments(words UNIX_COMMAND "${bad}")
   file(WRITE "${FOLDER}/checks.txt" "no JSON")
   plan(2 ${words})

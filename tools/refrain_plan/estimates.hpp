@@ -101,6 +101,11 @@ struct Estimated {
       throw BadInput(
           "a model is named with --model, or has --layers, --width, --heads and --vocab.");
     }
+    constexpr std::int64_t kMostLayers = 2000;  // the solver's memory grows with their square
+    if (given.layers > kMostLayers) {
+      throw BadInput(
+          fmt::format("--layers {}: at most {} can be planned.", given.layers, kMostLayers));
+    }
     const std::int64_t kv_heads = given.kv_heads == 0 ? given.heads : given.kv_heads;
     estimate::ModelShape model;
     model.name = "the model";

@@ -168,6 +168,6 @@ int main(int argc, char** argv) {
     return refrain_plan::Program().run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "refrain-plan: {}\n", error.what());
-    return EXIT_FAILURE;
+    return refrain_plan::kBadInput;
   }
 }
