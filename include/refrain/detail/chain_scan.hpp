@@ -6,6 +6,7 @@
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/profiled_chain.hpp>
+#include <refrain/detail/reached.hpp>
 #include <refrain/detail/storage_set.hpp>
 #include <refrain/error.hpp>
 #include <refrain/segment.hpp>
@@ -21,32 +22,10 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace refrain::detail {
-
-/// The leaves that gradients sent into `roots` reach.
-[[nodiscard]] inline std::vector<at::Tensor> leaves_below(const std::vector<at::Tensor>& roots) {
-  std::vector<at::Tensor> leaves;
-  std::unordered_set<const torch::autograd::Node*> seen;
-  torch::autograd::edge_list open;
-  for (const at::Tensor& root : roots) {
-    if (root.requires_grad()) open.push_back(torch::autograd::impl::gradient_edge(root));
-  }
-  while (!open.empty()) {
-    const torch::autograd::Edge edge = open.back();
-    open.pop_back();
-    if (!edge.is_valid() || !seen.insert(edge.function.get()).second) continue;
-    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get())) {
-      leaves.push_back(leaf->variable);
-    }
-    const auto& next = edge.function->next_edges();
-    open.insert(open.end(), next.begin(), next.end());
-  }
-  return leaves;
-}
 
 /// What one layer is like, apart from its costs.
 struct LayerFacts {

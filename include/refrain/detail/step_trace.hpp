@@ -6,6 +6,7 @@
 #include <refrain/detail/graph_border.hpp>
 #include <refrain/detail/outside_state.hpp>
 #include <refrain/detail/random_state.hpp>
+#include <refrain/detail/reached.hpp>
 #include <refrain/detail/step_meter.hpp>
 #include <refrain/detail/surroundings.hpp>
 #include <refrain/detail/tensor_difference.hpp>
@@ -15,7 +16,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/nn/module.h>
 
 #include <fmt/format.h>
@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <exception>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -54,30 +53,6 @@ struct StepTrace {
       .reshape(output.sizes())
       .to(output.scalar_type());
 }
-
-/// The leaves that gradients sent into `roots` reach, and whether they pass through a graph from
-/// before the border.
-struct Reached {
-  std::vector<at::Tensor> leaves;
-  bool older_graph = false;
-
-  Reached(const torch::autograd::edge_list& roots, const GraphBorder& border) {
-    std::unordered_set<const torch::autograd::Node*> seen;
-    std::vector<torch::autograd::Edge> open(roots.begin(), roots.end());
-    while (!open.empty()) {
-      const torch::autograd::Edge edge = open.back();
-      open.pop_back();
-      if (!edge.is_valid() || !seen.insert(edge.function.get()).second) continue;
-      if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get())) {
-        leaves.push_back(leaf->variable);
-        continue;
-      }
-      older_graph = older_graph || !border.inside(edge);
-      const auto& next = edge.function->next_edges();
-      open.insert(open.end(), next.begin(), next.end());
-    }
-  }
-};
 
 /// Empties the gradients of leaves while it lives, and puts back what was there.
 class GradientsAside {
