@@ -31,18 +31,20 @@ inline std::string table(const std::vector<Row>& rows) {
 inline nlohmann::json json_of(const Row& row, const Row& plain) {
   auto timeline = nlohmann::json::array();
   for (const auto& [seconds, live] : row.timeline) timeline.push_back({seconds, live.count()});
-  return {{"policy", row.policy},
-          {"peak_bytes", row.peak.count()},
-          {"rest_bytes", row.at_rest.count()},
-          {"share_of_plain", row.peak / plain.peak},
-          {"median_step_seconds", row.median_seconds()},
-          {"step_seconds", row.seconds},
-          {"time_of_plain", row.median_seconds() / plain.median_seconds()},
-          {"replays", row.replays},
-          {"matmuls", row.matmuls},
-          {"losses", row.losses},
-          {"gradients_bit_equal", row.same_training_as(plain)},
-          {"live_bytes", timeline}};
+  nlohmann::json json{{"policy", row.policy},
+                      {"peak_bytes", row.peak.count()},
+                      {"rest_bytes", row.at_rest.count()},
+                      {"share_of_plain", row.peak / plain.peak},
+                      {"median_step_seconds", row.median_seconds()},
+                      {"step_seconds", row.seconds},
+                      {"time_of_plain", row.median_seconds() / plain.median_seconds()},
+                      {"replays", row.replays},
+                      {"matmuls", row.matmuls},
+                      {"losses", row.losses},
+                      {"gradients_bit_equal", row.same_training_as(plain)},
+                      {"live_bytes", timeline}};
+  if (row.predicted) json["predicted_peak_bytes"] = row.predicted->count();
+  return json;
 }
 
 inline std::filesystem::path results_file(const Options& options) {

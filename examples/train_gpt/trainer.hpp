@@ -218,12 +218,11 @@ class Trainer {
     if (!options_.autocast.empty()) autocast.emplace(device_.type());
     // The first of several batches makes the gradients, the others find them.
     if (options_.accumulate > 1) fill_gradients();
-    std::map<std::string, at::Tensor> random;  // the embedding's dropout draws too
-    for (const auto& device : random_devices())
-      random[random_name(device)] = generator(device).get_state();
+    // The embedding's dropout draws too. A copy of a generator takes no bytes of what is measured.
+    std::vector<at::Generator> before;
+    for (const auto& device : random_devices()) before.push_back(generator(device).clone());
     const auto profile = refrain::profile(options, model_->blocks(), model_->embedded(inputs));
-    for (const auto& device : random_devices())
-      generator(device).set_state(random.at(random_name(device)));
+    for (const auto& copy : before) generator(copy.device()).set_state(copy.get_state());
     optimizer_->zero_grad();
     const Bytes plain = profile.resident + Bytes(refrain::plain_cost(profile).peak);
     const auto share = static_cast<double>(plain.count()) * budget.share;
