@@ -17,7 +17,7 @@ using torch::Tensor;
 
 /// A pre-norm transformer block; no dropout, so that matrix products are most of the time.
 struct GptBlockImpl : torch::nn::Module {
-  GptBlockImpl(std::int64_t width, std::int64_t heads) : heads(heads) {
+  GptBlockImpl(std::int64_t width, std::int64_t head_count) : heads(head_count) {
     norm1 = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
     qkv = register_module("qkv", torch::nn::Linear(width, 3 * width));
     out = register_module("out", torch::nn::Linear(width, width));

@@ -18,11 +18,12 @@ struct Signature {
   struct Layer {
     std::string name;                  ///< "3"
     std::string type;                  ///< "BlockImpl"
-    std::vector<std::string> tensors;  ///< "fc1.weight float32[512, 128]", buffers too.
+    /// "fc1.weight float32[512, 128]", buffers too; then "norm in eval mode".
+    std::vector<std::string> tensors;
     friend bool operator==(const Layer&, const Layer&) = default;
   };
   std::vector<Layer> layers;
-  std::vector<std::string> inputs;  ///< "int64[4, 256]"
+  std::vector<std::string> inputs;  ///< "int64[4, 256]", "float32[8], with a gradient"
   std::string device;               ///< "cuda": which one makes no difference.
   std::string libtorch;             ///< "2.11.0"
 

@@ -95,6 +95,12 @@ TEST(Frontier, SaysWhatTheLeastPeakIs) {
   }
 }
 
+TEST(Frontier, RefusesAChainWhoseTableWouldNotFit) {
+  refrain::ChainCost chain;
+  chain.stages.resize(5000);
+  EXPECT_THROW((void)refrain::planner::Frontier(chain), refrain::OptionError);
+}
+
 TEST(Frontier, OfShorterListsIsNeverBetterThanItCanBe) {
   const auto chain = equal_chain(24, 5);
   const Frontier exact(chain);

@@ -237,4 +237,66 @@ TEST_F(Profiled, RefusesWhatCannotBeMeasured) {
                refrain::OptionError);
 }
 
+struct HiddenPair {
+  Tensor a, b;
+};
+struct MakesHiddenPairImpl : nn::Module {
+  HiddenPair forward(const Tensor& x) { return {x.sin(), x.cos()}; }
+};
+TORCH_MODULE(MakesHiddenPair);
+struct TakesHiddenPairImpl : nn::Module {
+  Tensor forward(const HiddenPair& pair) { return pair.a * pair.b; }
+};
+TORCH_MODULE(TakesHiddenPair);
+
+TEST_F(Profiled, RefusesAStructWhoseTensorsItCannotFind) {
+  const nn::Sequential layers{MakesHiddenPair(), TakesHiddenPair()};
+  try {
+    (void)profile(layers, torch::randn({2, 8}));
+    FAIL();
+  } catch (const refrain::OptionError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("cannot profile layer `0`"),
+                                             testing::HasSubstr("visit_tensors")));
+  }
+}
+
+TEST_F(Profiled, RefusesInferenceModeAndLossesWithoutAGradient) {
+  const std::vector<support::Mlp> layers(2);
+  const auto x = torch::randn({2, 8});
+  {
+    const c10::InferenceMode on;
+    EXPECT_THROW((void)profile(layers, x), refrain::OptionError);
+  }
+  const auto refused = [&](const std::function<Tensor(Tensor)>& loss, const char* said) {
+    try {
+      (void)refrain::profile(quick().loss(loss), layers, x);
+      ADD_FAILURE() << said;
+    } catch (const refrain::OptionError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(said));
+    }
+  };
+  refused([](const Tensor& y) { return y.sin(); }, "a loss that gives float32[2, 8]");
+  refused([](const Tensor& y) { return y.detach().sum(); }, "without a graph");
+  refused([](const Tensor&) { return Tensor(); }, "gives no tensor");
+}
+
+TEST_F(Profiled, SignaturesTellWhatDoesNotTrain) {
+  const auto x = torch::randn({2, 8});
+  const auto difference = [&](const std::function<void(std::vector<support::Mlp>&)>& change) {
+    std::vector<support::Mlp> layers(2);
+    const auto then = refrain::signature(layers, x);
+    change(layers);
+    return refrain::first_difference(then, refrain::signature(layers, x));
+  };
+  EXPECT_EQ(difference([](auto&) {}), "");
+  EXPECT_THAT(difference([](auto& layers) { layers[1]->eval(); }),
+              testing::HasSubstr("all in eval mode now"));
+  EXPECT_THAT(difference([](auto& layers) { layers[1]->parameters()[0].requires_grad_(false); }),
+              testing::HasSubstr(", frozen now"));
+  EXPECT_EQ(refrain::first_difference(
+                refrain::signature(std::vector<support::Mlp>(2), x),
+                refrain::signature(std::vector<support::Mlp>(2), x.clone().requires_grad_())),
+            "input 0: float32[2, 8] then, float32[2, 8], with a gradient now");
+}
+
 }  // namespace

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/cache_sweep.hpp>
 #include <refrain/detail/chain_scan.hpp>
+#include <refrain/detail/device_meter.hpp>
 #include <refrain/detail/profiled_chain.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>
@@ -13,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
+#include <c10/core/InferenceMode.h>
 
 #include <fmt/format.h>
 
@@ -41,6 +44,10 @@ class ChainProfiler {
     if (chain_.layers.empty()) {
       throw OptionError("cannot profile a chain without layers.");
     }
+    if (c10::InferenceMode::is_enabled()) {
+      throw OptionError("cannot profile in inference mode, where nothing has a gradient.",
+                        "leave the c10::InferenceMode guard first.");
+    }
     if (device_.is_cpu()) require_counting("profile()");
   }
 
@@ -64,14 +71,15 @@ class ChainProfiler {
     constant_ = StorageSet(chain_.input.tensors());
     const ChainScan scan = [&] {
       const Footprint::Scope watched(&undone.footprint());
-      return ChainScan(chain_, constant_, options_.loss());
+      return ChainScan(chain_, constant_, meter_, options_.loss());
     }();
     profile_.layers = scan.stages();
+    const CacheSweep sweep(device_, scan.kept());
     const TerminalProgress progress("profile", options_.progress());
     ChainValue value = behind_sinks(chain_.input);
     const auto stages = static_cast<std::int64_t>(profile_.layers.size());
     for (std::int64_t i = 0; i < stages; ++i) {
-      measure_stage(i, scan, value);
+      measure_stage(i, scan, sweep, value);
       progress.done(i + 1, stages);
     }
     measure_loss(scan, std::move(value));
@@ -79,7 +87,8 @@ class ChainProfiler {
   }
 
   /// `value` is the stage's input, and then the next one's.
-  void measure_stage(std::int64_t i, const ChainScan& scan, ChainValue& value) {
+  void measure_stage(std::int64_t i, const ChainScan& scan, const CacheSweep& sweep,
+                     ChainValue& value) {
     const Segment layers = profile_.layers[static_cast<std::size_t>(i)];
     const bool last = i + 1 == static_cast<std::int64_t>(profile_.layers.size());
     const bool held = last && options_.output() == StepOutput::Held;
@@ -96,7 +105,7 @@ class ChainProfiler {
     {
       LeafGradients gradients;
       const SharedLeaves shared = add_leaves(gradients, scan, layers);
-      StageMeter meter(meter_, run, value, scan.result_gradients(layers.end - 1), gradients,
+      StageMeter meter(meter_, sweep, run, value, scan.result_gradients(layers.end - 1), gradients,
                        settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
       meter.measure_bytes(cost);
       shared.add_to(cost);

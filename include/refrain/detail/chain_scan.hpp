@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/device_meter.hpp>
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/graph_border.hpp>
 #include <refrain/detail/graph_ends.hpp>
@@ -56,7 +57,7 @@ struct LayerFacts {
 /// they are like.
 class ChainScan {
  public:
-  ChainScan(const ProfiledChain& chain, const StorageSet& constant,
+  ChainScan(const ProfiledChain& chain, const StorageSet& constant, const DeviceMeter& device,
             const std::function<at::Tensor(ChainValue)>& loss) {
     ChainValue value = chain.input;
     for (const ProfiledLayer& layer : chain.layers) {
@@ -65,7 +66,10 @@ class ChainScan {
       note_saves(layer, value, constant);
       const StorageSet before(value.tensors());
       const GraphBorder border;
+      const std::int64_t live = device.live();
       ChainValue result = layer.run(behind_sinks(std::move(value), &facts.gradients));
+      refuse_hidden_result(layer, result);
+      kept_ += device.live() - live;
       refuse_other_graphs(layer, result.tensors(), border);
       StorageSet made(result.tensors());
       made.remove(before);
@@ -76,11 +80,14 @@ class ChainScan {
     }
     if (!loss) return;
     const at::Tensor total = loss(behind_sinks(std::move(value), &loss_gradients_));
+    refuse_no_loss(total);
     loss_leaves_ = leaves_below({total});
     run_backward({total}, loss_leaves_);
   }
 
   [[nodiscard]] const std::vector<LayerFacts>& facts() const { return facts_; }
+  /// About the bytes that a plain step keeps.
+  [[nodiscard]] std::int64_t kept() const { return kept_; }
   [[nodiscard]] const std::vector<at::Tensor>& loss_leaves() const { return loss_leaves_; }
   /// How the gradient of a layer's result lies.
   [[nodiscard]] const GradientLayouts& result_gradients(std::int64_t layer) const {
@@ -130,6 +137,26 @@ class ChainScan {
       if (!fact(i).gives_input_back) return false;
     }
     return true;
+  }
+
+  static void refuse_hidden_result(const ProfiledLayer& layer, ChainValue& result) {
+    if (!result.tensors().empty()) return;
+    throw OptionError(
+        fmt::format("cannot profile layer `{}`: its result holds no tensor that can be found.",
+                    layer.name),
+        "likely cause: a struct of yours between the layers of a Sequential, where only a tensor, "
+        "a vector and the usual tuples of tensors are known.",
+        "put the layers into a std::vector, and teach the struct with visit_tensors().");
+  }
+
+  static void refuse_no_loss(const at::Tensor& total) {
+    if (total.defined() && total.numel() == 1 && total.requires_grad()) return;
+    throw OptionError(
+        fmt::format("cannot profile with a loss that gives {}.",
+                    total.defined() ? fmt::format("{}{}", to_string(TensorFacts(total)),
+                                                  total.requires_grad() ? "" : ", without a graph")
+                                    : std::string("no tensor")),
+        "give one number that depends on the chain's output.");
   }
 
   /// A backward through a graph that was there before would free it for its owner.
@@ -189,6 +216,7 @@ class ChainScan {
   }
 
   std::vector<LayerFacts> facts_;
+  std::int64_t kept_ = 0;
   std::vector<at::Tensor> loss_leaves_;
   GradientLayouts loss_gradients_;
 };

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -30,21 +31,27 @@ struct ProfiledLayer {
   std::string name;
   std::string
       type;  ///< Layers of one type that take the same bytes are taken to take the same time.
-  std::vector<std::string> tensors;  ///< Its parameters and buffers, named and described.
+  std::vector<std::string> tensors;  ///< Its parameters and buffers, and which parts do not train.
   std::function<ChainValue(ChainValue)> run;
 };
 
 [[nodiscard]] inline std::vector<std::string> described_tensors(const torch::nn::Module& module) {
   std::vector<std::string> described;
-  const auto describe = [&described](const auto& named) {
+  const auto describe = [&described](const auto& named, std::string_view what_if_frozen) {
     for (const auto& item : named) {
       const at::Tensor& tensor = item.value();
-      if (tensor.defined())
-        described.push_back(fmt::format("{} {}", item.key(), shape_text(TensorFacts(tensor))));
+      if (!tensor.defined()) continue;
+      described.push_back(fmt::format("{} {}{}", item.key(), shape_text(TensorFacts(tensor)),
+                                      tensor.requires_grad() ? "" : what_if_frozen));
     }
   };
-  describe(module.named_parameters());
-  describe(module.named_buffers());
+  describe(module.named_parameters(), ", frozen");
+  describe(module.named_buffers(), "");
+  for (const auto& part : module.named_modules()) {
+    if (part.value()->is_training()) continue;
+    described.push_back(
+        fmt::format("{} in eval mode", part.key().empty() ? std::string("all") : part.key()));
+  }
   return described;
 }
 
@@ -116,7 +123,8 @@ template <class Layer, class Value, class... Extras>
   for (const ProfiledLayer& layer : chain.layers)
     signature.layers.push_back({layer.name, layer.type, layer.tensors});
   for (const at::Tensor& input : chain.input.tensors())
-    signature.inputs.push_back(shape_text(TensorFacts(input)));
+    signature.inputs.push_back(shape_text(TensorFacts(input)) +
+                               (input.requires_grad() ? ", with a gradient" : ""));
   signature.device = c10::DeviceTypeName(chain.device().type(), /*lower_case=*/true);
   signature.libtorch = TORCH_VERSION;
   return signature;

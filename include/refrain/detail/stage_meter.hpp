@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/cache_sweep.hpp>
 #include <refrain/detail/chain_scan.hpp>
+#include <refrain/detail/device_meter.hpp>
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/profiled_chain.hpp>
 #include <refrain/detail/region.hpp>
 #include <refrain/detail/saved_storages.hpp>
-#include <refrain/memory.hpp>
 #include <refrain/stage_cost.hpp>
 
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -60,30 +59,6 @@ struct StageTimes {
   }
 };
 
-/// What one device does: bytes and seconds.
-class DeviceMeter {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  explicit DeviceMeter(c10::Device device) : device_(device) {}
-
-  [[nodiscard]] std::int64_t live() const { return memory(device_).live.count(); }
-  [[nodiscard]] std::int64_t peak() const { return memory(device_).peak.count(); }
-  void reset() const { reset_peak(device_); }
-
-  /// When all that was asked of the device is done.
-  [[nodiscard]] Clock::time_point now() const {
-    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
-    return Clock::now();
-  }
-  [[nodiscard]] static double seconds(Clock::time_point from, Clock::time_point to) {
-    return std::chrono::duration<double>(to - from).count();
-  }
-
- private:
-  c10::Device device_;
-};
-
 /// Measures one stage of a chain on a real input.
 class StageMeter {
  public:
@@ -92,10 +67,11 @@ class StageMeter {
 
   /// `input` is behind sinks. `layouts`: how the gradients of the result lie. `held`: whether the
   /// caller holds the result during the backward.
-  StageMeter(const DeviceMeter& device, const Run& run, const ChainValue& input,
-             const GradientLayouts& layouts, LeafGradients& gradients,
+  StageMeter(const DeviceMeter& device, const CacheSweep& sweep, const Run& run,
+             const ChainValue& input, const GradientLayouts& layouts, LeafGradients& gradients,
              std::shared_ptr<const RegionSettings> settings, Result held)
       : device_(device),
+        sweep_(sweep),
         run_(run),
         input_(input),
         layouts_(layouts),
@@ -206,16 +182,18 @@ class StageMeter {
 
   template <class Forward>
   void time(const Forward& forward, std::vector<double>& forwards, std::vector<double>& backwards) {
+    sweep_.run();
     const auto begin = device_.now();
     ChainValue result = forward(input_);
+    forwards.push_back(DeviceMeter::seconds(begin, device_.now()));
+    sweep_.run();
     const auto middle = device_.now();
     run_backward(std::move(result));
-    const auto end = device_.now();
-    forwards.push_back(DeviceMeter::seconds(begin, middle));
-    backwards.push_back(DeviceMeter::seconds(middle, end));
+    backwards.push_back(DeviceMeter::seconds(middle, device_.now()));
   }
 
   const DeviceMeter& device_;
+  const CacheSweep& sweep_;
   const Run& run_;
   const ChainValue& input_;
   const GradientLayouts& layouts_;

@@ -28,6 +28,8 @@ namespace refrain::planner {
 /// Exact: bytes are not rounded, and every plan's cost is what `simulate` says. With at most
 /// `longest_list` steps a cell it is near exact, and never optimistic: what is left out are plans.
 ///
+/// Throws `OptionError` for more than 4096 stages.
+///
 /// Time: about N³/6 merges of two staircases, whose length is about 2.5 N for equal stages; N²
 /// where all stages are equal. Memory: 32 bytes a step, N²/2 cells (2 N for equal stages).
 ///
@@ -51,6 +53,13 @@ class Frontier {
 
   Frontier(const ChainCost& chain, Executor executor, Limits limits)
       : chain_(chain), executor_(executor), limits_(limits) {
+    if (chain.size() > kMostStages) {
+      throw OptionError(fmt::format("cannot solve a chain of {} stages, {} are the most: the "
+                                    "table grows with their square.",
+                                    chain.size(), kMostStages),
+                        "put several layers into one stage, or use policy::sqrt or "
+                        "policy::binomial.");
+    }
     limits_.budget -= chain.boundary(0);  // cells do not count the chain's input
     note_runs();
     note_gradients();
@@ -89,6 +98,8 @@ class Frontier {
   }
 
  private:
+  static constexpr std::int64_t kMostStages = 4096;  // 0.8 GB of cells
+
   /// Which plans a step goes on with.
   /// All, or those that run their first stage in this way.
   using Rest = std::int32_t;
