@@ -74,7 +74,7 @@ template <class Layers, class... Inputs>
   const MeasuredPlan fitted = measured_plan(profile, budget, [&](const Plan& plan) {
     auto chain = apply(plan);
     return measured_peak(options, c10::Device(profile.device),
-                         [&] { return ChainValue(chain(inputs...)); });
+                         [&] { return HeldValue(chain(inputs...)); });
   });
   return Fitted<decltype(apply(fitted.plan))>(apply(fitted.plan), fitted.plan, fitted.peak);
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/kept_operators.hpp>
+#include <refrain/policy/ops.hpp>
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +46,7 @@ class CheckpointOptions {
   /*implicit*/ CheckpointOptions(Check value) : check_(value) {}
   /*implicit*/ CheckpointOptions(Route value) : route_(value) {}
   /*implicit*/ CheckpointOptions(EarlyStop value) : early_stop_(value) {}
+  /*implicit*/ CheckpointOptions(policy::OpPolicy value) { keep(std::move(value)); }
 
   /// What messages call the region. Default: the type of what is wrapped.
   CheckpointOptions& name(std::string value) { return set(name_, std::move(value)); }
@@ -62,6 +67,14 @@ class CheckpointOptions {
   /// none.
   CheckpointOptions& state(std::vector<at::Tensor> value) { return set(state_, std::move(value)); }
 
+  /// What the first run keeps so that the replay need not run it again: results of operators, and
+  /// which names of `refrain::keep`. Throws `OptionError` for operators that cannot be kept.
+  /// Default: no operators, all names.
+  CheckpointOptions& keep(policy::OpPolicy value) {
+    kept_operators_ = std::make_shared<const detail::KeptOperators>(std::move(value));
+    return *this;
+  }
+
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Rng rng() const { return rng_; }
   [[nodiscard]] Check check() const { return check_; }
@@ -69,6 +82,13 @@ class CheckpointOptions {
   [[nodiscard]] EarlyStop early_stop() const { return early_stop_; }
   [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
   [[nodiscard]] const std::vector<at::Tensor>& state() const { return state_; }
+  [[nodiscard]] policy::OpPolicy keep() const {
+    return kept_operators_ ? kept_operators_->policy() : policy::OpPolicy();
+  }
+  /// The same, looked up; null for none.
+  [[nodiscard]] const detail::KeptOperators* kept_operators() const {
+    return kept_operators_.get();
+  }
 
  private:
   template <class T>
@@ -84,6 +104,7 @@ class CheckpointOptions {
   EarlyStop early_stop_ = EarlyStop::Auto;
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
+  std::shared_ptr<const detail::KeptOperators> kept_operators_;
 };
 
 [[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {
@@ -92,6 +113,8 @@ class CheckpointOptions {
   if (options.check() == Check::None) text += ", unchecked";
   if (options.early_stop() == EarlyStop::On) text += ", always stopped early";
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
+  if (options.kept_operators() != nullptr)
+    text += fmt::format(", keeps {}", options.keep().describe());
   if (!options.generators().empty())
     text += fmt::format(", {} generators", options.generators().size());
   if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());

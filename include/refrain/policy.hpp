@@ -5,3 +5,4 @@
 #include <refrain/policy/by_count.hpp>
 #include <refrain/policy/by_name.hpp>
 #include <refrain/policy/by_profile.hpp>
+#include <refrain/policy/ops.hpp>

@@ -3,7 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/any_value.hpp>
-#include <refrain/detail/chain_value.hpp>
+#include <refrain/detail/held_value.hpp>
 #include <refrain/error.hpp>
 #include <refrain/options.hpp>
 
@@ -27,13 +27,13 @@ enum class StepOutput { Held, Dropped };
 class ProfileOptions {
  public:
   using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
-  using Loss = std::function<at::Tensor(detail::ChainValue)>;
+  using Loss = std::function<at::Tensor(detail::HeldValue)>;
 
   /// What follows the chain: takes its output, gives a scalar. Default: nothing, and a gradient of
   /// the output's size.
   template <class Output = at::Tensor, class Function>
   ProfileOptions& loss(Function function) {
-    loss_ = [function = std::move(function)](detail::ChainValue value) {
+    loss_ = [function = std::move(function)](detail::HeldValue value) {
       if (auto* const stage = value.as<detail::StageValue>())
         return at::Tensor(function(stage->result<Output>()));
       if (auto* const output = value.as<Output>()) return at::Tensor(function(std::move(*output)));

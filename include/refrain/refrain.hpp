@@ -7,6 +7,7 @@
 #include <refrain/enable.hpp>
 #include <refrain/error.hpp>
 #include <refrain/fit.hpp>
+#include <refrain/keep.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
 #include <refrain/plan.hpp>

@@ -76,7 +76,7 @@ class ChainProfiler {
     profile_.layers = scan.stages();
     const CacheSweep sweep(device_, scan.kept());
     const TerminalProgress progress("profile", options_.progress());
-    ChainValue value = behind_sinks(chain_.input);
+    HeldValue value = behind_sinks(chain_.input);
     const auto stages = static_cast<std::int64_t>(profile_.layers.size());
     for (std::int64_t i = 0; i < stages; ++i) {
       measure_stage(i, scan, sweep, value);
@@ -88,11 +88,11 @@ class ChainProfiler {
 
   /// `value` is the stage's input, and then the next one's.
   void measure_stage(std::int64_t i, const ChainScan& scan, const CacheSweep& sweep,
-                     ChainValue& value) {
+                     HeldValue& value) {
     const Segment layers = profile_.layers[static_cast<std::size_t>(i)];
     const bool last = i + 1 == static_cast<std::int64_t>(profile_.layers.size());
     const bool held = last && options_.output() == StepOutput::Held;
-    const StageMeter::Run run = [this, layers](ChainValue given) {
+    const StageMeter::Run run = [this, layers](HeldValue given) {
       for (std::int64_t k = layers.begin; k < layers.end; ++k)
         given = chain_.layers[static_cast<std::size_t>(k)].run(std::move(given));
       return given;
@@ -145,10 +145,10 @@ class ChainProfiler {
 
   /// Of what the stage gives on, the memory that it makes: not what is its input's, and from here
   /// on is taken to stay, nor what is somebody else's, as a buffer.
-  std::int64_t output_bytes(const StageMeter::Run& run, const ChainValue& value) {
+  std::int64_t output_bytes(const StageMeter::Run& run, const HeldValue& value) {
     StorageSet output;
     {
-      const ChainValue result = run(value);
+      const HeldValue result = run(value);
       output = StorageSet(result.tensors());
       output.remove(constant_);
       StorageSet passed = output;
@@ -211,7 +211,7 @@ class ChainProfiler {
     return shared;
   }
 
-  void measure_loss(const ChainScan& scan, ChainValue value) {
+  void measure_loss(const ChainScan& scan, HeldValue value) {
     ChainCost& chain = profile_.chain;
     if (!options_.loss()) {
       chain.loss_peak = chain.boundary(chain.size());
@@ -236,7 +236,7 @@ class ChainProfiler {
     const bool stays = options_.output() == StepOutput::Held ||
                        std::find(saves.begin(), saves.end(), false) == saves.end();
     const std::int64_t base = meter_.live();
-    const ChainValue holder = stays ? value : ChainValue();
+    const HeldValue holder = stays ? value : HeldValue();
     meter_.reset();
     // The caller's until its backward is over, and not always small: mse_loss leaves it the memory
     // of its temporaries.

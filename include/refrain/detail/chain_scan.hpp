@@ -40,7 +40,7 @@ struct LayerFacts {
 
 /// The value as it would come from a layer before: its graph ends in sinks, which note how the
 /// gradients lie that they take.
-[[nodiscard]] inline ChainValue behind_sinks(ChainValue value, GradientLayouts* layouts = nullptr) {
+[[nodiscard]] inline HeldValue behind_sinks(HeldValue value, GradientLayouts* layouts = nullptr) {
   for_each_tensor_in(value, [layouts](at::Tensor& tensor) {
     if (!tensor.defined()) return;
     std::shared_ptr<GradientLayout> seen;
@@ -58,8 +58,8 @@ struct LayerFacts {
 class ChainScan {
  public:
   ChainScan(const ProfiledChain& chain, const StorageSet& constant, const DeviceMeter& device,
-            const std::function<at::Tensor(ChainValue)>& loss) {
-    ChainValue value = chain.input;
+            const std::function<at::Tensor(HeldValue)>& loss) {
+    HeldValue value = chain.input;
     for (const ProfiledLayer& layer : chain.layers) {
       facts_.emplace_back();
       LayerFacts& facts = facts_.back();
@@ -67,7 +67,7 @@ class ChainScan {
       const StorageSet before(value.tensors());
       const GraphBorder border;
       const std::int64_t live = device.live();
-      ChainValue result = layer.run(behind_sinks(std::move(value), &facts.gradients));
+      HeldValue result = layer.run(behind_sinks(std::move(value), &facts.gradients));
       refuse_hidden_result(layer, result);
       kept_ += device.live() - live;
       refuse_other_graphs(layer, result.tensors(), border);
@@ -139,7 +139,7 @@ class ChainScan {
     return true;
   }
 
-  static void refuse_hidden_result(const ProfiledLayer& layer, ChainValue& result) {
+  static void refuse_hidden_result(const ProfiledLayer& layer, HeldValue& result) {
     if (!result.tensors().empty()) return;
     throw OptionError(
         fmt::format("cannot profile layer `{}`: its result holds no tensor that can be found.",
@@ -186,8 +186,8 @@ class ChainScan {
   }
 
   /// On a copy of its input, of which the layer has the only one.
-  void note_saves(const ProfiledLayer& layer, const ChainValue& value, const StorageSet& constant) {
-    ChainValue copy = value;
+  void note_saves(const ProfiledLayer& layer, const HeldValue& value, const StorageSet& constant) {
+    HeldValue copy = value;
     for_each_tensor_in(copy, [&constant](at::Tensor& tensor) {
       if (!tensor.defined() || constant.contains(storage_of(tensor))) return;
       const bool tracked = tensor.requires_grad();
@@ -197,14 +197,14 @@ class ChainScan {
     StorageSet input(copy.tensors());
     input.remove(constant);
     facts_.back().input_sizes = input.sizes();
-    ChainValue result = layer.run(std::move(copy));
+    HeldValue result = layer.run(std::move(copy));
     StorageSet output(result.tensors());
     output.remove(constant);
     torch::autograd::edge_list graph;
     for (const at::Tensor& tensor : result.tensors()) {
       if (tensor.requires_grad()) graph.push_back(torch::autograd::impl::gradient_edge(tensor));
     }
-    result = ChainValue();
+    result = HeldValue();
     facts_.back().saves_input = input.alive();
     facts_.back().saves_result = output.alive();
   }

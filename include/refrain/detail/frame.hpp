@@ -3,6 +3,8 @@
 
 #include <refrain/detail/body.hpp>
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/keep_scope.hpp>
+#include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/outside_graph.hpp>
 #include <refrain/detail/outside_state.hpp>
 #include <refrain/detail/region_inputs.hpp>
@@ -58,6 +60,7 @@ class Frame {
         const Footprint::Scope watched(&footprint);
         for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
         const HookScope hooked(hooks);
+        const KeepScope keeping(kept_, KeepScope::Run::First, name(), options());
         call();
       }
       footprint.refuse_changed_arguments_held_elsewhere();
@@ -93,6 +96,7 @@ class Frame {
       const HooksEnabledScope hooks_enabled;
       const Surroundings::Scope surroundings(surroundings_);
       const HookScope hooked(hooks);
+      const KeepScope keeping(kept_, KeepScope::Run::Replay, name(), options());
       body_->run(inputs, outputs);
     }
     then();
@@ -196,6 +200,7 @@ class Frame {
   Surroundings surroundings_;
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
+  KeptResults kept_;
   // While the first run goes on:
   Footprint* running_ = nullptr;
   const EntryRandomState* running_random_ = nullptr;

@@ -3,7 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/chain_scan.hpp>
-#include <refrain/detail/chain_value.hpp>
+#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/stage_meter.hpp>
@@ -26,7 +26,7 @@ namespace refrain::detail {
 /// generators, buffers and gradients come back as they were; the copies that this takes are not
 /// counted.
 [[nodiscard]] inline Bytes measured_peak(const ProfileOptions& options, c10::Device device,
-                                         c10::function_ref<ChainValue()> forward) {
+                                         c10::function_ref<HeldValue()> forward) {
   const DeviceMeter meter(device);
   const std::int64_t resident = meter.live();
   StepUndone undone(options.checkpoint().generators());
@@ -38,8 +38,8 @@ namespace refrain::detail {
   const at::AutoGradMode as_in_training(true);
   std::int64_t copies = meter.live() - resident;
   meter.reset();
-  ChainValue output = forward();
-  const ChainValue held = options.output() == StepOutput::Held ? output : ChainValue();
+  HeldValue output = forward();
+  const HeldValue held = options.output() == StepOutput::Held ? output : HeldValue();
   std::vector<at::Tensor> roots;
   at::Tensor loss;  // the caller's until the end
   if (options.loss()) {
@@ -47,7 +47,7 @@ namespace refrain::detail {
     roots = {loss};
   } else {
     roots = output.tensors();
-    output = ChainValue();
+    output = HeldValue();
   }
   const std::int64_t forward_peak = meter.peak() - copies;
   LeafGradients gradients;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <refrain/detail/any_value.hpp>
-#include <refrain/detail/chain_value.hpp>
+#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/forward_signature.hpp>
 #include <refrain/detail/graph_ends.hpp>
 #include <refrain/detail/tensor_facts.hpp>
@@ -32,7 +32,7 @@ struct ProfiledLayer {
   std::string
       type;  ///< Layers of one type that take the same bytes are taken to take the same time.
   std::vector<std::string> tensors;  ///< Its parameters and buffers, and which parts do not train.
-  std::function<ChainValue(ChainValue)> run;
+  std::function<HeldValue(HeldValue)> run;
 };
 
 [[nodiscard]] inline std::vector<std::string> described_tensors(const torch::nn::Module& module) {
@@ -58,7 +58,7 @@ struct ProfiledLayer {
 /// A chain of layers, whatever they are, and what goes into the first.
 struct ProfiledChain {
   std::vector<ProfiledLayer> layers;
-  ChainValue input;
+  HeldValue input;
 
   [[nodiscard]] c10::Device device() const {
     for (const at::Tensor& tensor : input.tensors()) return tensor.device();
@@ -70,14 +70,14 @@ template <class... Inputs>
 [[nodiscard]] ProfiledChain chain_of(const std::shared_ptr<torch::nn::SequentialImpl>& sequential,
                                      const Inputs&... inputs) {
   ProfiledChain chain;
-  chain.input = ChainValue(StageValue(inputs...));
+  chain.input = HeldValue(StageValue(inputs...));
   const auto children = sequential->named_children();
   for (std::size_t i = 0; i < sequential->size(); ++i) {
     chain.layers.push_back({children[i].key(), children[i].value()->name(),
                             described_tensors(*children[i].value()),
-                            [sequential, i](ChainValue value) {
+                            [sequential, i](HeldValue value) {
                               auto& layer = *(sequential->begin() + static_cast<std::ptrdiff_t>(i));
-                              return ChainValue(std::move(*value.as<StageValue>()).through(layer));
+                              return HeldValue(std::move(*value.as<StageValue>()).through(layer));
                             }});
   }
   return chain;
@@ -98,7 +98,7 @@ template <class Layer, class Value, class... Extras>
       tensor = GradientSink::behind(tensor, nullptr);
   });
   ProfiledChain chain;
-  chain.input = ChainValue(Result(value));
+  chain.input = HeldValue(Result(value));
   for (std::size_t i = 0; i < own->size(); ++i) {
     std::string type = "function";
     std::vector<std::string> tensors;
@@ -107,12 +107,12 @@ template <class Layer, class Value, class... Extras>
       tensors = described_tensors(*(*own)[i]);
     }
     chain.layers.push_back({std::to_string(i), std::move(type), std::move(tensors),
-                            [own, i, given_to_all](ChainValue given) {
+                            [own, i, given_to_all](HeldValue given) {
                               const auto call = [&](const auto&... extra) {
                                 return call_thing((*own)[i], std::move(*given.as<Result>()),
                                                   extra...);
                               };
-                              return ChainValue(std::apply(call, given_to_all));
+                              return HeldValue(std::apply(call, given_to_all));
                             }});
   }
   return chain;

@@ -62,13 +62,13 @@ struct StageTimes {
 /// Measures one stage of a chain on a real input.
 class StageMeter {
  public:
-  using Run = std::function<ChainValue(ChainValue)>;
+  using Run = std::function<HeldValue(HeldValue)>;
   enum class Result { Dropped, Held };
 
   /// `input` is behind sinks. `layouts`: how the gradients of the result lie. `held`: whether the
   /// caller holds the result during the backward.
   StageMeter(const DeviceMeter& device, const CacheSweep& sweep, const Run& run,
-             const ChainValue& input, const GradientLayouts& layouts, LeafGradients& gradients,
+             const HeldValue& input, const GradientLayouts& layouts, LeafGradients& gradients,
              std::shared_ptr<const RegionSettings> settings, Result held)
       : device_(device),
         sweep_(sweep),
@@ -87,20 +87,20 @@ class StageMeter {
     gradients_.reset();
     const std::int64_t base = device_.live();
     device_.reset();
-    ChainValue result = run_(input_);
+    HeldValue result = run_(input_);
     cost.plain.forward_peak = device_.peak() - base;
     cost.plain.saved = device_.live() - base;
     const bool held = held_ == Result::Held;
     const std::int64_t own = held ? base + cost.output : base;
     {
-      const ChainValue holder = held ? result : ChainValue();
+      const HeldValue holder = held ? result : HeldValue();
       device_.reset();
       run_backward(std::move(result));
       cost.plain.backward_peak_with_gradient = device_.peak() - own;
       cost.gradients = device_.live() - own;
       gradients_.reset();
       result = run_(input_);
-      const ChainValue again = held ? result : ChainValue();
+      const HeldValue again = held ? result : HeldValue();
       cost.plain.backward_peak = peak_with_gradient_held(std::move(result)) - own;
     }
     cost.saved_tensors = bytes_by_hooks();
@@ -112,25 +112,25 @@ class StageMeter {
     gradients_.reset();
     time(run_, times.forward, times.backward);
     gradients_.reset();
-    time([this](const ChainValue&) { return run_region(); }, times.region_forward,
+    time([this](const HeldValue&) { return run_region(); }, times.region_forward,
          times.region_backward);
   }
 
  private:
   struct Callee {
     const Run* run;
-    ChainValue operator()(ChainValue value) const { return (*run)(std::move(value)); }
+    HeldValue operator()(HeldValue value) const { return (*run)(std::move(value)); }
     [[nodiscard]] Callee kept() const { return *this; }
     [[nodiscard]] Callee for_replay() const { return *this; }
   };
 
-  [[nodiscard]] ChainValue run_region() const {
+  [[nodiscard]] HeldValue run_region() const {
     return call_region(settings_, Callee{&run_}, nullptr, input_);
   }
 
-  void run_backward(ChainValue result) const {
+  void run_backward(HeldValue result) const {
     std::vector<at::Tensor> tensors = result.tensors();
-    result = ChainValue();
+    result = HeldValue();
     GradientSource::run_and_drop(std::move(tensors), layouts_);
   }
 
@@ -149,7 +149,7 @@ class StageMeter {
     gradients_.reset();
     const std::int64_t base = device_.live();
     device_.reset();
-    ChainValue result = run_region();
+    HeldValue result = run_region();
     cost.nograd_peak = device_.peak() - base;
     cost.region_keeps = std::max<std::int64_t>(0, device_.live() - base - cost.output);
     device_.reset();
@@ -159,7 +159,7 @@ class StageMeter {
   }
 
   /// The gradients themselves not counted.
-  [[nodiscard]] std::int64_t peak_with_gradient_held(ChainValue result) const {
+  [[nodiscard]] std::int64_t peak_with_gradient_held(HeldValue result) const {
     torch::autograd::edge_list roots;
     torch::autograd::variable_list held;
     for (const at::Tensor& tensor : result.tensors()) {
@@ -172,7 +172,7 @@ class StageMeter {
                                    place < layouts_.size() ? layouts_[place].get() : nullptr));
     }
     const std::int64_t bytes = StorageSet(held).bytes();
-    result = ChainValue();
+    result = HeldValue();
     device_.reset();
     if (!roots.empty()) {
       torch::autograd::Engine::get_default_engine().execute(roots, held, false, false, true);
@@ -184,7 +184,7 @@ class StageMeter {
   void time(const Forward& forward, std::vector<double>& forwards, std::vector<double>& backwards) {
     sweep_.run();
     const auto begin = device_.now();
-    ChainValue result = forward(input_);
+    HeldValue result = forward(input_);
     forwards.push_back(DeviceMeter::seconds(begin, device_.now()));
     sweep_.run();
     const auto middle = device_.now();
@@ -195,7 +195,7 @@ class StageMeter {
   const DeviceMeter& device_;
   const CacheSweep& sweep_;
   const Run& run_;
-  const ChainValue& input_;
+  const HeldValue& input_;
   const GradientLayouts& layouts_;
   LeafGradients& gradients_;
   std::shared_ptr<const RegionSettings> settings_;

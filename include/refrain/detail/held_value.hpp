@@ -15,22 +15,22 @@
 
 namespace refrain::detail {
 
-/// What goes from one stage of a chain to the next, of any type whose tensors can be found.
-class ChainValue {
+/// A value of any type whose tensors can be found, as goes from one stage of a chain to the next.
+class HeldValue {
  public:
-  ChainValue() = default;
+  HeldValue() = default;
   template <class T>
-    requires(!std::same_as<T, ChainValue>)
-  explicit ChainValue(T value) : held_(std::make_unique<Held<T>>(std::move(value))) {
+    requires(!std::same_as<T, HeldValue>)
+  explicit HeldValue(T value) : held_(std::make_unique<Held<T>>(std::move(value))) {
     static_assert(kVisitable<T>,
                   "refrain: teach the type of a stage's result with a free function "
                   "visit_tensors(value, visitor)");
   }
-  ChainValue(const ChainValue& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
-  ChainValue& operator=(const ChainValue& other) { return *this = ChainValue(other); }
-  ChainValue(ChainValue&&) = default;
-  ChainValue& operator=(ChainValue&&) = default;
-  ~ChainValue() = default;
+  HeldValue(const HeldValue& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
+  HeldValue& operator=(const HeldValue& other) { return *this = HeldValue(other); }
+  HeldValue(HeldValue&&) = default;
+  HeldValue& operator=(HeldValue&&) = default;
+  ~HeldValue() = default;
 
   /// Null if it is of another type.
   template <class T>
@@ -49,7 +49,7 @@ class ChainValue {
   }
 
   template <class Visit>
-  friend void visit_tensors(ChainValue& value, Visit&& visit) {
+  friend void visit_tensors(HeldValue& value, Visit&& visit) {
     if (value.held_) value.held_->visit([&visit](at::Tensor& tensor) { visit(tensor); });
   }
 

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/backend_tap.hpp>
+#include <refrain/detail/kept_operators.hpp>
+#include <refrain/detail/kept_results.hpp>
+#include <refrain/detail/operator_traits.hpp>
+#include <refrain/detail/other_path.hpp>
+#include <refrain/detail/pointer_map.hpp>
+#include <refrain/detail/random_state.hpp>
+#include <refrain/detail/tensor_facts.hpp>
+#include <refrain/options.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// One run of a region, as far as results are kept: a first run puts them in, a replay takes them
+/// out. While it lives it is the innermost of its thread.
+///
+/// Regions nest. A result made in an inner region is kept by every region around it that runs for
+/// the first time, up to one that replays: that one has it from its own first run.
+class KeepScope final : public BackendCalls {
+ public:
+  enum class Run { First, Replay };
+
+  KeepScope(KeptResults& results, Run run, const std::string& region,
+            const CheckpointOptions& options)
+      : results_(results),
+        run_(run),
+        region_(region),
+        options_(options),
+        parent_(std::exchange(innermost_, this)),
+        tap_(operators_of(this)) {}
+  ~KeepScope() { innermost_ = parent_; }
+  KeepScope(const KeepScope&) = delete;
+  KeepScope& operator=(const KeepScope&) = delete;
+
+  /// The innermost run on this thread, or null.
+  [[nodiscard]] static KeepScope* innermost() { return innermost_; }
+
+  [[nodiscard]] KeptResults& results() { return results_; }
+  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
+  [[nodiscard]] const std::string& region() const { return region_; }
+  [[nodiscard]] bool replays() const { return run_ == Run::Replay; }
+  /// The run around this one whose results are this one's too.
+  [[nodiscard]] KeepScope* outer() const { return replays() ? nullptr : parent_; }
+  /// Of a replay: the next of the values that were kept by name.
+  [[nodiscard]] std::size_t next_value() { return next_value_++; }
+
+  void call(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) override {
+    const KeptOperators& chosen = *options_.kept_operators();
+    const KeptOperators::Operator* const known = chosen.find(op);
+    if (known == nullptr) {
+      const BackendTap::Scope still(this);  // what it is made of may be chosen
+      BackendTap::run(op, below, stack);
+      if (!replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
+      return;
+    }
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
+    const std::uint64_t shapes = shapes_of(arguments, traits.arguments);
+    if (!replays()) return record(*known, shapes, below, stack);
+    if (next_call_ < results_.calls.size()) {
+      KeptCall& kept = results_.calls[next_call_++];
+      require_same(kept, op, shapes);
+      if (kept.usable()) return reuse(kept, op, stack);
+    }
+    run(op, below, stack);
+  }
+
+ private:
+  /// Regions that the operator calls are a part of it.
+  void run(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) {
+    inside_a_call_ = true;
+    try {
+      BackendTap::run(op, below, stack);
+    } catch (...) {
+      inside_a_call_ = false;
+      throw;
+    }
+    inside_a_call_ = false;
+  }
+
+  static BackendCalls* operators_of(KeepScope* scope) {
+    for (; scope != nullptr && !scope->inside_a_call_; scope = scope->outer()) {
+      const KeptOperators* const chosen = scope->options_.kept_operators();
+      if (chosen != nullptr && !chosen->operators().empty()) return scope;
+    }
+    return nullptr;
+  }
+
+  template <class Visit>
+  static void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit(value.toTensor());
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
+    }
+  }
+
+  static std::uint64_t shapes_of(const c10::IValue* arguments, std::size_t count) {
+    constexpr std::uint64_t kPrime = 0x100000001B3U;  // FNV-1a's
+    std::uint64_t hash = 0xCBF29CE484222325U;
+    for (std::size_t i = 0; i < count; ++i) {
+      for_each_tensor(arguments[i], [&hash](const at::Tensor& tensor) {
+        hash = (hash ^ static_cast<std::uint64_t>(tensor.dim())) * kPrime;
+        if (tensor.layout() != at::kStrided) return;
+        for (const std::int64_t size : tensor.sizes())
+          hash = (hash ^ static_cast<std::uint64_t>(size)) * kPrime;
+      });
+    }
+    return hash;
+  }
+
+  void require_same(const KeptCall& kept, const OperatorHandle& op, std::uint64_t shapes) const {
+    if (options_.check() == Check::None) return;
+    if (kept.schema == &op.schema() && kept.shapes == shapes) return;
+    const std::string& then = kept.schema->name();
+    fail_other_path(
+        fmt::format("replay of `{}` calls other operators than the first run did.", region_),
+        fmt::format("first difference at call {} of those that are kept: expected "
+                    "{}, got {}{}",
+                    next_call_ - 1, then, op.schema().name(),
+                    kept.schema == &op.schema() ? " of other shapes" : ""));
+  }
+
+  void record(const KeptOperators::Operator& known, std::uint64_t shapes, c10::DispatchKeySet below,
+              OperatorStack& stack) {
+    const OperatorHandle& op = known.handle;
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    KeptCall kept;
+    kept.schema = &op.schema();
+    kept.shapes = shapes;
+    const KeptOperators& chosen = *options_.kept_operators();
+    OpCall call{op.schema().name(), 0, {}, 0};
+    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
+    if (chosen.asks(known)) {
+      call.ordinal = std::max<std::int64_t>(calls_.find(&op.schema()), 0);
+      calls_.set(&op.schema(), call.ordinal + 1);
+      for (std::size_t i = 0; i < traits.arguments; ++i) {
+        for_each_tensor(arguments[i], [&call](const at::Tensor& tensor) {
+          call.inputs.push_back(tensor.sizes().vec());
+        });
+      }
+    }
+    const std::vector<at::Tensor> written = written_of(op, arguments, traits);
+    at::Generator generator;
+    if (known.draws && options_.rng() == Rng::Preserve)
+      generator = generator_of(arguments, traits.arguments);
+    run(op, below, stack);
+    const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
+    for (std::size_t i = 0; i < traits.returns; ++i) {
+      for_each_tensor(returns[i],
+                      [&](const at::Tensor& tensor) { call.bytes += bytes_of(tensor); });
+    }
+    if (chosen.chooses(known, call)) {
+      take(kept, op, returns, written);
+      if (generator.defined()) kept.after.emplace_back(generator);
+    }
+    results_.calls.push_back(std::move(kept));
+  }
+
+  /// Of a kept result, perhaps: a change through it counts as one of the result.
+  void note_view(const c10::IValue& views) {
+    for_each_tensor(views, [this](const at::Tensor& view) {
+      for (KeptCall& call : results_.calls) {
+        const bool is_it =
+            call.kept &&
+            std::any_of(call.returns.begin(), call.returns.end(), [&](const auto& value) {
+              return value.isTensor() && value.toTensor().defined() &&
+                     value.toTensor().is_alias_of(view);
+            });
+        if (is_it) call.versions.emplace_back(view);
+      }
+    });
+  }
+
+  static void take(KeptCall& kept, const OperatorHandle& op, const c10::IValue* returns,
+                   const std::vector<at::Tensor>& written) {
+    for (std::size_t i = 0; i < op.schema().returns().size(); ++i) {
+      const bool is_argument = op.schema().returns()[i].alias_info() != nullptr;
+      kept.returns.push_back(is_argument ? c10::IValue() : without_graph(returns[i]));
+      if (is_argument) continue;
+      for_each_tensor(returns[i],
+                      [&kept](const at::Tensor& tensor) { kept.versions.emplace_back(tensor); });
+    }
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    for (const at::Tensor& tensor : written) kept.written.push_back(tensor.clone());
+    kept.kept = true;
+  }
+
+  /// Where the pass frees its graph nobody asks for this result again; and if somebody does, it is
+  /// computed again.
+  static void reuse(KeptCall& kept, const OperatorHandle& op, OperatorStack& stack) {
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
+    const std::vector<at::Tensor> written = written_of(op, arguments, traits);
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      const at::AutoDispatchBelowADInplaceOrView no_graph;
+      if (written[i].sizes() != kept.written[i].sizes())
+        written[i].resize_(kept.written[i].sizes());  // an `out`
+      written[i].copy_(kept.written[i]);
+    }
+    torch::jit::drop(stack, traits.arguments);
+    std::size_t next_written = 0;
+    for (const c10::IValue& value : kept.returns)
+      stack.push_back(value.isNone() && next_written < written.size() ? written[next_written++]
+                                                                      : without_graph(value));
+    for (RandomState& state : kept.after) state.restore();
+    if (torch::autograd::get_current_graph_task_id() != -1 &&
+        !torch::autograd::get_current_graph_task_keep_graph()) {
+      kept.kept = false;
+      kept.returns.clear();
+      kept.written.clear();
+    }
+  }
+
+  static std::vector<at::Tensor> written_of(const OperatorHandle& op, const c10::IValue* arguments,
+                                            const OperatorTraits& traits) {
+    std::vector<at::Tensor> written;
+    if (!traits.writes) return written;
+    for (std::size_t i = 0; i < traits.arguments; ++i) {
+      if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
+      for_each_tensor(arguments[i],
+                      [&written](const at::Tensor& tensor) { written.push_back(tensor); });
+    }
+    return written;
+  }
+
+  /// The one it is given, or else that of its tensors' device.
+  static at::Generator generator_of(const c10::IValue* arguments, std::size_t count) {
+    c10::Device device(c10::kCPU);
+    for (std::size_t i = count; i-- > 0;) {
+      if (arguments[i].isGenerator()) return arguments[i].toGenerator();
+      for_each_tensor(arguments[i],
+                      [&device](const at::Tensor& tensor) { device = tensor.device(); });
+    }
+    return at::globalContext().defaultGenerator(device);
+  }
+
+  static c10::IValue without_graph(const c10::IValue& value) {
+    if (value.isTensor())
+      return value.toTensor().defined() ? value.toTensor().tensor_data() : value.toTensor();
+    if (!value.isTensorList()) return value;
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector())
+      list.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
+    return list;
+  }
+
+  static inline constinit thread_local KeepScope* innermost_ = nullptr;
+
+  KeptResults& results_;
+  Run run_;
+  const std::string& region_;
+  const CheckpointOptions& options_;
+  KeepScope* parent_;
+  bool inside_a_call_ = false;
+  BackendTap::Scope tap_;
+  std::size_t next_call_ = 0;
+  std::size_t next_value_ = 0;
+  PointerMap calls_;  ///< How often each operator was called, where somebody asks.
+};
+
+}  // namespace refrain::detail

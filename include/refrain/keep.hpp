@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/backend_tap.hpp>
+#include <refrain/detail/held_value.hpp>
+#include <refrain/detail/keep_scope.hpp>
+#include <refrain/detail/kept_results.hpp>
+#include <refrain/detail/op_tap.hpp>
+#include <refrain/detail/other_path.hpp>
+#include <refrain/detail/saved_hooks.hpp>
+#include <refrain/detail/surroundings.hpp>
+#include <refrain/error.hpp>
+#include <refrain/options.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace refrain {
+namespace detail {
+
+/// One call of `keep` or `once`: from which replay it is answered, or which first runs it is for.
+class KeepCall {
+ public:
+  enum class Kind { Named, Once };
+
+  KeepCall(std::string_view name, Kind kind) : name_(name) {
+    OpTap::stop_if_asked();
+    const auto wanted = [&](const KeepScope& scope) {
+      const KeptOperators* const chosen = scope.options().kept_operators();
+      return kind == Kind::Once || chosen == nullptr || chosen->policy().keeps_name(name);
+    };
+    for (KeepScope* scope = KeepScope::innermost(); scope != nullptr; scope = scope->outer()) {
+      if (scope->replays()) {
+        if (wanted(*scope)) answer(*scope);
+        break;
+      }
+      if (wanted(*scope)) firsts_.push_back(scope);
+    }
+    if (!answer_) return;
+    for (KeepScope* const scope : firsts_) scope->results().values.push_back(answer_);
+  }
+
+  /// What a first run kept; null if the code must run.
+  [[nodiscard]] const KeptValue* answer() const { return answer_.get(); }
+
+  /// The kept value, as the replay's own: its tensors begin graphs of their own.
+  template <class Result>
+  [[nodiscard]] Result reuse() const {
+    HeldValue copy = answer_->value;
+    restore_generators();
+    Result* const value = copy.as<Result>();
+    if (value == nullptr) fail_other_call(KeepScope::innermost()->region(), "of another type");
+    std::size_t place = 0;
+    for_each_tensor_in(*value, [&](at::Tensor& tensor) {
+      const KeptValue::Tensor& then = answer_->tensors[place++];
+      if (!tensor.defined()) return;
+      tensor = tensor.tensor_data();
+      if (then.tracked) tensor.requires_grad_();
+    });
+    return std::move(*value);
+  }
+
+  void restore_generators() const {
+    for (RandomState state : answer_->after) state.restore();
+  }
+
+  /// Runs the code as a first run does: what autograd saves in it stays, since no replay brings it
+  /// back.
+  template <class Thunk>
+  decltype(auto) run(Thunk& thunk) const {
+    if (firsts_.empty()) return thunk();
+    const bool innermost = firsts_.front() == KeepScope::innermost();
+    const HookScope plainly(innermost ? nullptr : current_hook_maker);
+    const BackendTap::Scope no_operators(nullptr);
+    return thunk();
+  }
+
+  /// For the generators that the code is about to draw from.
+  [[nodiscard]] std::optional<EntryRandomState> generators() const {
+    std::optional<EntryRandomState> before;
+    if (firsts_.empty()) return before;
+    const CheckpointOptions& options = firsts_.front()->options();
+    before.emplace(options.rng() == Rng::Preserve, options.generators());
+    return before;
+  }
+
+  template <class Result>
+  void take(const Result& result, const std::optional<EntryRandomState>& before) const {
+    if (firsts_.empty()) return;
+    auto kept = std::make_shared<KeptValue>();
+    kept->name = name_;
+    Result value = result;
+    for_each_tensor_in(value, [&](at::Tensor& tensor) {
+      if (!tensor.defined()) return kept->tensors.push_back({});
+      refuse_lost_gradient(tensor);
+      kept->tensors.push_back({VersionMark(tensor), tensor.requires_grad()});
+      tensor = tensor.tensor_data();
+    });
+    kept->value = HeldValue(std::move(value));
+    put(std::move(kept), before);
+  }
+
+  void take_nothing(const std::optional<EntryRandomState>& before) const {
+    if (firsts_.empty()) return;
+    auto kept = std::make_shared<KeptValue>();
+    kept->name = name_;
+    put(std::move(kept), before);
+  }
+
+ private:
+  void put(std::shared_ptr<KeptValue> kept, const std::optional<EntryRandomState>& before) const {
+    for (const RandomState& state : before->drawn_from()) kept->after.push_back(state.again());
+    for (KeepScope* const scope : firsts_) scope->results().values.push_back(kept);
+  }
+
+  void answer(KeepScope& scope) {
+    const std::size_t place = scope.next_value();
+    const auto& values = scope.results().values;
+    if (place >= values.size()) fail_other_call(scope.region(), "not at all");
+    answer_ = values[place];
+    if (answer_->name != name_) fail_other_call(scope.region(), fmt::format("`{}`", answer_->name));
+    for (const KeptValue::Tensor& tensor : answer_->tensors) {
+      if (tensor.version.moved()) fail_changed(scope.region(), tensor.version);
+    }
+  }
+
+  [[noreturn]] void fail_other_call(const std::string& region, const std::string& then) const {
+    fail_other_path(
+        fmt::format("replay of `{}` keeps other values than the first run did.", region),
+        fmt::format("first difference: keep(\"{}\"), then {}", name_, then));
+  }
+
+  [[noreturn]] void fail_changed(const std::string& region, const VersionMark& version) const {
+    throw DivergenceError(
+        fmt::format("cannot replay `{}`: what keep(\"{}\") gave was changed in place.", region,
+                    name_),
+        fmt::format("version {} then, {} now", version.then(), version.now()),
+        "likely cause: an in-place operation on the kept value, in the region or after it.",
+        "write into a clone.");
+  }
+
+  /// A graph node that replays would have to find its way through the code's own graph.
+  void refuse_lost_gradient(const at::Tensor& tensor) const {
+    if (!tensor.requires_grad()) return;
+    for (const KeepScope* const scope : firsts_) {
+      if (scope->options().route() != Route::Function) continue;
+      throw Error(fmt::format("keep(\"{}\") in `{}` gives a value that needs a gradient, which "
+                              "Route::Function cannot serve.",
+                              name_, scope->region()),
+                  "detach it, or use Route::Hooks.");
+    }
+  }
+
+  std::string name_;
+  std::vector<KeepScope*> firsts_;
+  std::shared_ptr<const KeptValue> answer_;
+};
+
+}  // namespace detail
+
+/// Runs `thunk` once a step: the first run of the region around it keeps the result, the replay
+/// takes it and does not run the code again. For routers whose ties must not flip, collectives, and
+/// calls that are dear.
+///
+///     auto chosen = refrain::keep("router", [&] { return torch::topk(scores, 2); });
+///
+/// The result is made of tensors, in whatever `visit_tensors` knows. Gradients flow through it as
+/// in the plain run: what autograd saves inside the code stays as well. Outside regions it is a
+/// plain call. With `policy::keep_named`, a region keeps the names in it only.
+///
+/// Memory: the result, and what autograd saves inside. Throws `DivergenceError` in the replay if
+/// the result was changed in place, and `Error` on `Route::Function` for a result that needs a
+/// gradient.
+template <class Thunk>
+auto keep(std::string_view name, Thunk&& thunk) {
+  using Result = std::decay_t<std::invoke_result_t<Thunk&>>;
+  static_assert(!std::is_void_v<Result>, "refrain: keep() is for results; use once() for none");
+  detail::KeepCall call(name, detail::KeepCall::Kind::Named);
+  if (call.answer() != nullptr) return call.reuse<Result>();
+  const auto before = call.generators();
+  Result result = call.run(thunk);
+  call.take(result, before);
+  return result;
+}
+
+/// Runs `thunk` in the first run of the region around it, and not in its replays: for side effects,
+/// as logging, counters and collectives. Random numbers drawn in it are not drawn again.
+///
+///     refrain::once([&] { fmt::print("{}\n", x.abs().max().item<float>()); });
+template <class Thunk>
+void once(Thunk&& thunk) {
+  detail::KeepCall call("once", detail::KeepCall::Kind::Once);
+  if (call.answer() != nullptr) return call.restore_generators();
+  const auto before = call.generators();
+  call.run(thunk);
+  call.take_nothing(before);
+}
+
+}  // namespace refrain
