@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <refrain/detail/backend_tap.hpp>
+#include <refrain/detail/footprint.hpp>
 #include <refrain/detail/held_value.hpp>
 #include <refrain/detail/keep_scope.hpp>
 #include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/other_path.hpp>
+#include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/saved_hooks.hpp>
 #include <refrain/detail/surroundings.hpp>
+#include <refrain/detail/tensor_facts.hpp>
 #include <refrain/error.hpp>
 #include <refrain/options.hpp>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/FunctionRef.h>
 
 #include <fmt/format.h>
 
@@ -40,11 +45,9 @@ class KeepCall {
       return kind == Kind::Once || chosen == nullptr || chosen->policy().keeps_name(name);
     };
     for (KeepScope* scope = KeepScope::innermost(); scope != nullptr; scope = scope->outer()) {
-      if (scope->replays()) {
-        if (wanted(*scope)) answer(*scope);
-        break;
-      }
-      if (wanted(*scope)) firsts_.push_back(scope);
+      const bool here = wanted(*scope) && !scope->is_paused();
+      if (here && scope->replays()) answer(*scope);
+      if (here && !scope->replays()) firsts_.push_back(scope);
     }
     if (!answer_) return;
     for (KeepScope* const scope : firsts_) scope->results().values.push_back(answer_);
@@ -56,8 +59,8 @@ class KeepCall {
   /// The kept value, as the replay's own: its tensors begin graphs of their own.
   template <class Result>
   [[nodiscard]] Result reuse() const {
+    repeat_effects();
     HeldValue copy = answer_->value;
-    restore_generators();
     Result* const value = copy.as<Result>();
     if (value == nullptr) fail_other_call(KeepScope::innermost()->region(), "of another type");
     std::size_t place = 0;
@@ -70,35 +73,37 @@ class KeepCall {
     return std::move(*value);
   }
 
-  void restore_generators() const {
+  /// What the code did outside itself.
+  void repeat_effects() const {
     for (RandomState state : answer_->after) state.restore();
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    for (const KeptValue::Write& write : answer_->writes) write.live.copy_(write.after);
   }
 
   /// Runs the code as a first run does: what autograd saves in it stays, since no replay brings it
   /// back.
-  template <class Thunk>
-  decltype(auto) run(Thunk& thunk) const {
-    if (firsts_.empty()) return thunk();
-    const bool innermost = firsts_.front() == KeepScope::innermost();
-    const HookScope plainly(innermost ? nullptr : current_hook_maker);
-    const BackendTap::Scope no_operators(nullptr);
-    return thunk();
-  }
-
-  /// For the generators that the code is about to draw from.
-  [[nodiscard]] std::optional<EntryRandomState> generators() const {
-    std::optional<EntryRandomState> before;
-    if (firsts_.empty()) return before;
+  void run(c10::function_ref<void()> code) {
+    if (firsts_.empty()) return code();
     const CheckpointOptions& options = firsts_.front()->options();
-    before.emplace(options.rng() == Rng::Preserve, options.generators());
-    return before;
+    before_.emplace(options.rng() == Rng::Preserve, options.generators());
+    static const std::vector<at::Tensor> no_inputs;
+    const std::string label = fmt::format("keep(\"{}\")", name_);
+    Footprint footprint(label, no_inputs);
+    {
+      const Footprint::Scope watched(&footprint);
+      const bool innermost = firsts_.front() == KeepScope::innermost();
+      const HookScope plainly(innermost ? nullptr : current_hook_maker);
+      const KeepScope::Pause kept_as_a_whole(firsts_);
+      code();
+    }
+    writes_ = footprint.writes();
+    refuse_own_writes();
   }
 
   template <class Result>
-  void take(const Result& result, const std::optional<EntryRandomState>& before) const {
+  void take(const Result& result) {
     if (firsts_.empty()) return;
-    auto kept = std::make_shared<KeptValue>();
-    kept->name = name_;
+    const auto kept = std::make_shared<KeptValue>();
     Result value = result;
     for_each_tensor_in(value, [&](at::Tensor& tensor) {
       if (!tensor.defined()) return kept->tensors.push_back({});
@@ -107,19 +112,20 @@ class KeepCall {
       tensor = tensor.tensor_data();
     });
     kept->value = HeldValue(std::move(value));
-    put(std::move(kept), before);
+    put(kept);
   }
 
-  void take_nothing(const std::optional<EntryRandomState>& before) const {
-    if (firsts_.empty()) return;
-    auto kept = std::make_shared<KeptValue>();
-    kept->name = name_;
-    put(std::move(kept), before);
+  void take_nothing() {
+    if (!firsts_.empty()) put(std::make_shared<KeptValue>());
   }
 
  private:
-  void put(std::shared_ptr<KeptValue> kept, const std::optional<EntryRandomState>& before) const {
-    for (const RandomState& state : before->drawn_from()) kept->after.push_back(state.again());
+  void put(const std::shared_ptr<KeptValue>& kept) {
+    kept->name = name_;
+    for (const RandomState& state : before_->drawn_from()) kept->after.push_back(state.again());
+    const at::NoGradGuard no_grad;
+    for (const OutsideWrite& write : writes_)
+      kept->writes.push_back({write.live, write.live.clone()});
     for (KeepScope* const scope : firsts_) scope->results().values.push_back(kept);
   }
 
@@ -149,6 +155,20 @@ class KeepCall {
         "write into a clone.");
   }
 
+  /// A replay makes such a tensor anew, and does not change it.
+  void refuse_own_writes() const {
+    for (const KeepScope* const scope : firsts_) {
+      for (const OutsideWrite& write : writes_) {
+        if (!scope->footprint()->is_own(write.live)) continue;
+        throw Error(fmt::format("the code of keep(\"{}\") in `{}` changes in place a tensor of the "
+                                "region, {}.",
+                                name_, scope->region(), to_string(TensorFacts(write.live))),
+                    "a replay would not change it, since it does not run the code.",
+                    "return what is new instead.");
+      }
+    }
+  }
+
   /// A graph node that replays would have to find its way through the code's own graph.
   void refuse_lost_gradient(const at::Tensor& tensor) const {
     if (!tensor.requires_grad()) return;
@@ -164,6 +184,9 @@ class KeepCall {
   std::string name_;
   std::vector<KeepScope*> firsts_;
   std::shared_ptr<const KeptValue> answer_;
+  // Of the code, once it ran:
+  std::optional<EntryRandomState> before_;
+  std::vector<OutsideWrite> writes_;
 };
 
 }  // namespace detail
@@ -187,10 +210,10 @@ auto keep(std::string_view name, Thunk&& thunk) {
   static_assert(!std::is_void_v<Result>, "refrain: keep() is for results; use once() for none");
   detail::KeepCall call(name, detail::KeepCall::Kind::Named);
   if (call.answer() != nullptr) return call.reuse<Result>();
-  const auto before = call.generators();
-  Result result = call.run(thunk);
-  call.take(result, before);
-  return result;
+  std::optional<Result> result;
+  call.run([&] { result.emplace(thunk()); });
+  call.take(*result);
+  return *std::move(result);
 }
 
 /// Runs `thunk` in the first run of the region around it, and not in its replays: for side effects,
@@ -200,10 +223,9 @@ auto keep(std::string_view name, Thunk&& thunk) {
 template <class Thunk>
 void once(Thunk&& thunk) {
   detail::KeepCall call("once", detail::KeepCall::Kind::Once);
-  if (call.answer() != nullptr) return call.restore_generators();
-  const auto before = call.generators();
-  call.run(thunk);
-  call.take_nothing(before);
+  if (call.answer() != nullptr) return call.repeat_effects();
+  call.run([&] { thunk(); });
+  call.take_nothing();
 }
 
 }  // namespace refrain

@@ -29,6 +29,7 @@ class Generator {
     inner_gradients_ = s.drive != Drive::Thread && s.drive != Drive::Interrupted;
     s.autocast = !s.wide && one_in(5);
     s.nested = one_in(6);
+    s.kept = static_cast<Kept>(one_in(2) ? 0 : below(kKeptCount));
     s.seed = static_cast<std::uint32_t>(engine_());
 
     Scope scope;
@@ -42,6 +43,7 @@ class Generator {
 
  private:
   static constexpr int kDriveCount = 9;
+  static constexpr int kKeptCount = 6;
   static constexpr int kDepth = 3;
   using Scope = std::vector<int>;  // the values that can be read, oldest first
 
@@ -102,10 +104,10 @@ class Generator {
     return s;
   }
   Statement statement(Scope& scope, int depth) {
-    static const std::vector<std::string> kBlocks = {"region",  "region",      "region",
-                                                     "no_grad", "enable_grad", "autocast"};
+    static const std::vector<std::string> kBlocks = {"region",      "region",   "region", "no_grad",
+                                                     "enable_grad", "autocast", "keep",   "keep"};
     if (depth < kDepth && one_in(6))
-      return block(scope, kBlocks[static_cast<std::size_t>(below(6))], depth + 1);
+      return block(scope, kBlocks[static_cast<std::size_t>(below(8))], depth + 1);
     return operation(scope);
   }
 

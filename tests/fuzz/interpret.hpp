@@ -4,7 +4,9 @@
 #include "fuzz/ops/table.hpp"
 #include "fuzz/program.hpp"
 #include <refrain/checkpoint.hpp>
+#include <refrain/keep.hpp>
 #include <refrain/options.hpp>
+#include <refrain/policy/ops.hpp>
 #include <refrain/replay.hpp>
 
 #include <ATen/autocast_mode.h>
@@ -21,6 +23,7 @@
 namespace refrain_fuzz {
 
 using Values = std::map<int, at::Tensor>;
+namespace policy = refrain::policy;
 
 /// bfloat16 autocast on the CPU while it lives, or none.
 class AutocastScope {
@@ -117,6 +120,7 @@ class Machine : public std::enable_shared_from_this<Machine> {
       AutocastScope autocast(!program_.settings.wide);
       return scoped(s, inside);
     }
+    if (s.op == "keep") return refrain::keep("block", [&] { return scoped(s, inside); });
     at::AutoGradMode mode(s.op == "enable_grad");
     return scoped(s, inside);
   }
@@ -127,6 +131,11 @@ class Machine : public std::enable_shared_from_this<Machine> {
 
   // --- regions: the same body through every shape of call that the library takes ---------------
 
+  static policy::OpPolicy products() { return policy::keep_matmuls() + policy::keep_attention(); }
+  static policy::OpPolicy pointwise() {
+    return policy::keep_ops({"sin", "cos", "tanh", "exp", "mul", "add", "_softmax", "sum", "cat"});
+  }
+
   refrain::CheckpointOptions options(const Statement& s, bool declare_state) const {
     const auto& settings = program_.settings;
     refrain::CheckpointOptions options;
@@ -134,6 +143,25 @@ class Machine : public std::enable_shared_from_this<Machine> {
         .rng(settings.preserve_rng ? refrain::Rng::Preserve : refrain::Rng::Ignore)
         .check(settings.check ? refrain::Check::Metadata : refrain::Check::None)
         .route(settings.function_route ? refrain::Route::Function : refrain::Route::Hooks);
+    switch (settings.kept) {
+      case Kept::Nothing:
+        break;
+      case Kept::Products:
+        options.keep(products());
+        break;
+      case Kept::Random:
+        options.keep(policy::keep_random());
+        break;
+      case Kept::Pointwise:
+        options.keep(pointwise());
+        break;
+      case Kept::All:
+        options.keep(products() + policy::keep_random() + pointwise());
+        break;
+      case Kept::NoNames:
+        options.keep(policy::keep_named({}));
+        break;
+    }
     bool stateful = false;
     bool generator = false;
     for_each_statement(s.body, [&](const Statement& inner) {

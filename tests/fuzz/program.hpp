@@ -10,8 +10,9 @@ namespace refrain_fuzz {
 
 /// One line of a random program: `v4, v5 = op(v1, v2) #7`, or a block with a body of its own.
 ///
-/// Blocks are `region` (checkpointed), `no_grad`, `enable_grad` and `autocast`. A body sees every
-/// value made before it. A region gets `arguments` passed to its function and captures the rest.
+/// Blocks are `region` (checkpointed), `keep`, `no_grad`, `enable_grad` and `autocast`. A body sees
+/// every value made before it. A region gets `arguments` passed to its function and captures the
+/// rest.
 struct Statement {
   std::string op;
   std::vector<int> results;
@@ -23,7 +24,8 @@ struct Statement {
 
   [[nodiscard]] bool is_region() const { return op == "region"; }
   [[nodiscard]] bool is_block() const {
-    return is_region() || op == "no_grad" || op == "enable_grad" || op == "autocast";
+    return is_region() || op == "keep" || op == "no_grad" || op == "enable_grad" ||
+           op == "autocast";
   }
 };
 
@@ -39,6 +41,9 @@ enum class Drive {
   Forget,       // no backward at all
 };
 
+/// What regions keep of their operators' results, and of what `keep` blocks mark.
+enum class Kept { Nothing, Products, Random, Pointwise, All, NoNames };
+
 struct Settings {
   Drive drive = Drive::Backward;
   bool wide = true;  // float64, else float32
@@ -46,8 +51,9 @@ struct Settings {
   bool preserve_rng = true;
   bool check = true;
   bool function_route = false;
-  bool autocast = false;   // the whole forward under bfloat16 autocast
-  bool nested = false;     // all of it inside one more region
+  bool autocast = false;  // the whole forward under bfloat16 autocast
+  bool nested = false;    // all of it inside one more region
+  Kept kept = Kept::Nothing;
   std::uint32_t seed = 0;  // of the tensors and of the generator
 
   friend bool operator==(const Settings&, const Settings&) = default;

@@ -34,14 +34,18 @@ class InputProtection {
   static constexpr int kParameter = -1;
 
   void block(Statement& s) {
-    if (s.is_region()) guard_captured(s);
+    const bool keeps = s.op == "keep";  // may write nothing that the region made
+    if (s.is_region() || keeps) guard_captured(s);
     const int before = capturing_;
     if (s.is_region() && captures_a_result(s)) ++capturing_;
     visit(s.body);
     capturing_ = before;
     if (s.is_region())
       for (int value : s.arguments) guard(value);
-    for (std::size_t i = 0; i < s.results.size(); ++i) roots_[s.results[i]] = roots(s.yields[i]);
+    for (std::size_t i = 0; i < s.results.size(); ++i) {
+      roots_[s.results[i]] = roots(s.yields[i]);
+      if (keeps) guard(s.results[i]);
+    }
   }
   /// A region may write to an argument that shares memory with nothing else it reads.
   void guard_captured(const Statement& s) {

@@ -15,6 +15,9 @@ inline constexpr std::array<std::string_view, 9> kDriveNames = {
     "backward", "twice",     "grad",        "inputs", "penalty",
     "thread",   "piecewise", "interrupted", "forget"};
 
+inline constexpr std::array<std::string_view, 6> kKeptNames = {
+    "", "keep_products", "keep_random", "keep_pointwise", "keep_all", "keep_no_names"};
+
 namespace text {
 
 inline std::string values(const std::vector<int>& ids) {
@@ -124,6 +127,8 @@ class Reader {
   if (s.function_route) out += " function_route";
   if (s.autocast) out += " autocast";
   if (s.nested) out += " nested";
+  if (s.kept != Kept::Nothing) out += " ";
+  out += kKeptNames.at(static_cast<std::size_t>(s.kept));
   out += " seed " + std::to_string(s.seed) + " begin\n";
   text::write(out, program.body, 1);
   return out + "return " + text::values(program.outputs) + "\n";
@@ -156,6 +161,9 @@ class Reader {
       known = false;
     for (std::size_t i = 0; i < kDriveNames.size(); ++i) {
       if (kDriveNames[i] == word) s.drive = static_cast<Drive>(i), known = true;
+    }
+    for (std::size_t i = 1; i < kKeptNames.size(); ++i) {
+      if (kKeptNames[i] == word) s.kept = static_cast<Kept>(i), known = true;
     }
     if (!known) throw std::invalid_argument("program text: unknown word " + std::string(word));
   }

@@ -204,6 +204,29 @@ TEST_F(KeepOnHooks, ARegionInsideTheCodeIsReplayedByItself) {
   EXPECT_EQ(inside.runs(), 2);  // once more, for what it forgot
 }
 
+TEST_P(Keep, CodeInsideKeptCodeIsAPartOfIt) {
+  support::RunCounter ran;
+  support::Twin(options()).of([&](auto wrap, support::Step& step) {
+    ran.reset();
+    auto region = wrap([&](const Tensor& x) {
+      const auto outer = keep("outer", [&] {
+        once([&] { ++ran; });
+        return keep("inner", [&] {
+          ++ran;
+          return x.detach().cos();
+        });
+      });
+      const auto next = keep("next", [&] {
+        ++ran;
+        return x.detach().tanh();
+      });
+      return (outer * next * x).sin().exp();
+    });
+    step.backward(region(step.leaf(torch::randn({3}))));
+    EXPECT_EQ(ran.runs(), 3);
+  });
+}
+
 TEST_P(Keep, OfNamesThatAreChosenTheOthersRunAgain) {
   support::RunCounter first;
   support::RunCounter second;
@@ -294,6 +317,43 @@ TEST_P(Keep, AValueThatWasChangedInPlaceIsAnError) {
   const auto y = region(torch::randn({3}).requires_grad_());
   expect_says<refrain::DivergenceError>({"keep(\"scale\") gave was changed in place", "clone"},
                                         [&] { y.sum().backward(); });
+}
+
+TEST_P(Keep, WhatTheCodeWritesOutsideIsSeenByTheReplayAndMovesOnce) {
+  for (const bool through_keep : {true, false}) {
+    support::Twin(options()).of([&](auto wrap, support::Step& step) {
+      const auto calls = torch::zeros({2});
+      auto region = wrap([=](const Tensor& x) {
+        const auto before = calls.clone();
+        if (through_keep) {
+          (void)keep("count", [&] { return calls.add_(1).sum(); });
+        } else {
+          once([&] { calls.add_(1); });
+        }
+        return (x * calls.clone() + before).sin().exp();
+      });
+      const auto x = step.leaf(torch::randn({2}));
+      step.backward(region(x), region(x));
+      step.note("calls", calls);
+    });
+  }
+}
+
+TEST_P(Keep, CodeThatChangesATensorOfTheRegionIsRefused) {
+  const auto refused = [](const auto& region) {
+    expect_says<refrain::Error>({"keep(\"sorted\")", "changes in place a tensor of the region"},
+                                [&] { (void)region(torch::randn({3})); });
+  };
+  const auto w = torch::randn({3}).requires_grad_();
+  refused(quiet([=](const Tensor& x) {
+    const auto y = x.detach().sin();
+    (void)keep("sorted", [&] { return y.mul_(2).sum(); });
+    return (w * y).exp();
+  }));
+  refused(quiet([=](const Tensor& x) {
+    (void)keep("sorted", [&] { return x.mul_(2).sum(); });
+    return (w * x).exp();
+  }));
 }
 
 TEST_P(Keep, AnotherPathIsAnError) {

@@ -186,6 +186,29 @@ TEST_P(KeepOps, AlsoTwiceThroughARetainedGraph) {
   EXPECT_EQ(kernel_runs, 0);
 }
 
+TEST_P(KeepOps, WhatAKernelCallsIsItsOwnAffair) {
+  // The kernel of the determinant multiplies in place what products gave it, uncounted.
+  support::Twin(options().keep(policy::keep_ops({"mul", "prod", "sum", "mm"})))
+      .of([](auto wrap, support::Step& step) {
+        auto region = wrap([](const Tensor& x) { return torch::det(x.sin()).exp() * x; });
+        step.backward(region(step.leaf(torch::randn({3, 3}))));
+      });
+}
+
+TEST_P(KeepOps, ABackwardPassInTheBodyIsNotCounted) {
+  support::Twin(options().keep(policy::keep_ops({"mul", "add", "sin", "cos", "tanh"})))
+      .of([](auto wrap, support::Step& step) {
+        const auto x = step.leaf(torch::randn({4}));
+        const auto before = (x * x).tanh();
+        auto region = wrap([=](const Tensor& t) {
+          const auto y = (t * before).sin();
+          const auto slope = torch::autograd::grad({y.sum()}, {t}, {}, true, true)[0];
+          return (slope * t).tanh();
+        });
+        step.backward(region(x.exp()));
+      });
+}
+
 TEST_P(KeepOps, RandomNumbersStayInStep) {
   for (const auto& how :
        {policy::keep_random(), policy::keep_ops({"bernoulli.p"}),

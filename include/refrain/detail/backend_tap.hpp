@@ -26,7 +26,8 @@ class BackendCalls {
 };
 
 /// Lets a thread answer chosen operators itself, below autograd, so that their nodes are made as
-/// ever. Composite operators never come here, what they are made of does.
+/// ever. Composite operators never come here, what they are made of does; nor do operators that a
+/// kernel calls.
 ///
 /// `BackendSelect` is a dispatch key just above the backends, which most operators have no kernel
 /// on. Time: about 0.1 µs a call of a chosen operator, on every thread; nothing on others.
@@ -87,10 +88,16 @@ class BackendTap {
     return *all;
   }
 
+  /// A kernel that calls operators does so with this key switched off, and may change what they
+  /// give in place without counting it.
+  static bool inside_a_kernel(c10::DispatchKeySet keys) {
+    return !keys.has(c10::DispatchKey::ADInplaceOrView);
+  }
+
   static void on_op(const OperatorHandle& op, c10::DispatchKeySet keys, OperatorStack* stack) {
     const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
     BackendCalls* const calls = calls_;
-    if (calls == nullptr) return op.redispatchBoxed(below, stack);
+    if (calls == nullptr || inside_a_kernel(keys)) return op.redispatchBoxed(below, stack);
     const Scope inner_calls_are_its_own(nullptr);
     calls->call(op, below, *stack);
   }

@@ -117,6 +117,13 @@ class Footprint final : public OpObserver {
     return births_->of(tensor) >= start_;
   }
 
+  /// Whether a replay has another tensor in its place: one made in this run, or an argument that
+  /// the run has changed.
+  [[nodiscard]] bool is_own(const at::Tensor& tensor) const {
+    const void* const storage = storage_of(tensor);
+    return births_->of_memory(storage) >= start_ || inputs_.changed_in(storage) != nullptr;
+  }
+
   /// Call after the run. An argument that it changed is a copy in the replay, where nobody else may
   /// have held its memory.
   void refuse_changed_arguments_held_elsewhere() const {

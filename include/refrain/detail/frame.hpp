@@ -60,7 +60,7 @@ class Frame {
         const Footprint::Scope watched(&footprint);
         for (const at::Tensor& tensor : options().state()) footprint.declare_written(tensor);
         const HookScope hooked(hooks);
-        const KeepScope keeping(kept_, KeepScope::Run::First, name(), options());
+        const KeepScope keeping(kept_, &footprint, name(), options());
         call();
       }
       footprint.refuse_changed_arguments_held_elsewhere();
@@ -96,7 +96,7 @@ class Frame {
       const HooksEnabledScope hooks_enabled;
       const Surroundings::Scope surroundings(surroundings_);
       const HookScope hooked(hooks);
-      const KeepScope keeping(kept_, KeepScope::Run::Replay, name(), options());
+      const KeepScope keeping(kept_, nullptr, name(), options());
       body_->run(inputs, outputs);
     }
     then();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/backend_tap.hpp>
+#include <refrain/detail/footprint.hpp>
 #include <refrain/detail/kept_operators.hpp>
 #include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/operator_traits.hpp>
@@ -15,6 +16,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <fmt/format.h>
@@ -22,6 +24,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,12 +39,11 @@ namespace refrain::detail {
 /// the first time, up to one that replays: that one has it from its own first run.
 class KeepScope final : public BackendCalls {
  public:
-  enum class Run { First, Replay };
-
-  KeepScope(KeptResults& results, Run run, const std::string& region,
+  /// `footprint`: of a first run.
+  KeepScope(KeptResults& results, const Footprint* footprint, const std::string& region,
             const CheckpointOptions& options)
       : results_(results),
-        run_(run),
+        footprint_(footprint),
         region_(region),
         options_(options),
         parent_(std::exchange(innermost_, this)),
@@ -53,10 +55,33 @@ class KeepScope final : public BackendCalls {
   /// The innermost run on this thread, or null.
   [[nodiscard]] static KeepScope* innermost() { return innermost_; }
 
+  /// While it lives these runs keep nothing: what happens is a part of something that they keep as
+  /// a whole. The operators of the thread go to whom they went before, unless that is one of them.
+  class Pause {
+   public:
+    explicit Pause(c10::ArrayRef<KeepScope*> runs) : runs_(runs), tap_(paused(runs)) {}
+    ~Pause() {
+      for (KeepScope* const run : runs_) run->paused_ = false;
+    }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    static BackendCalls* paused(c10::ArrayRef<KeepScope*> runs) {
+      for (KeepScope* const run : runs) run->paused_ = true;
+      return operators_of(innermost_);
+    }
+
+    c10::ArrayRef<KeepScope*> runs_;
+    BackendTap::Scope tap_;
+  };
+
+  [[nodiscard]] bool is_paused() const { return paused_; }
   [[nodiscard]] KeptResults& results() { return results_; }
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
   [[nodiscard]] const std::string& region() const { return region_; }
-  [[nodiscard]] bool replays() const { return run_ == Run::Replay; }
+  [[nodiscard]] bool replays() const { return footprint_ == nullptr; }
+  [[nodiscard]] const Footprint* footprint() const { return footprint_; }
   /// The run around this one whose results are this one's too.
   [[nodiscard]] KeepScope* outer() const { return replays() ? nullptr : parent_; }
   /// Of a replay: the next of the values that were kept by name.
@@ -65,10 +90,10 @@ class KeepScope final : public BackendCalls {
   void call(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) override {
     const KeptOperators& chosen = *options_.kept_operators();
     const KeptOperators::Operator* const known = chosen.find(op);
-    if (known == nullptr) {
+    if (known == nullptr || inside_a_backward_pass()) {
       const BackendTap::Scope still(this);  // what it is made of may be chosen
       BackendTap::run(op, below, stack);
-      if (!replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
+      if (known == nullptr && !replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
       return;
     }
     const OperatorTraits& traits = OperatorTraits::of(op);
@@ -84,22 +109,22 @@ class KeepScope final : public BackendCalls {
   }
 
  private:
+  /// One that the body runs: it may take another way in the replay, where its graph ends elsewhere.
+  [[nodiscard]] bool inside_a_backward_pass() const {
+    return torch::autograd::get_current_graph_task_id() != task_;
+  }
+
   /// Regions that the operator calls are a part of it.
   void run(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) {
-    inside_a_call_ = true;
-    try {
-      BackendTap::run(op, below, stack);
-    } catch (...) {
-      inside_a_call_ = false;
-      throw;
-    }
-    inside_a_call_ = false;
+    KeepScope* const self = this;
+    const Pause inside_it(self);
+    BackendTap::run(op, below, stack);
   }
 
   static BackendCalls* operators_of(KeepScope* scope) {
-    for (; scope != nullptr && !scope->inside_a_call_; scope = scope->outer()) {
+    for (; scope != nullptr; scope = scope->outer()) {
       const KeptOperators* const chosen = scope->options_.kept_operators();
-      if (chosen != nullptr && !chosen->operators().empty()) return scope;
+      if (chosen != nullptr && !chosen->operators().empty() && !scope->paused_) return scope;
     }
     return nullptr;
   }
@@ -159,9 +184,9 @@ class KeepScope final : public BackendCalls {
       }
     }
     const std::vector<at::Tensor> written = written_of(op, arguments, traits);
-    at::Generator generator;
+    std::optional<RandomState> generator;
     if (known.draws && options_.rng() == Rng::Preserve)
-      generator = generator_of(arguments, traits.arguments);
+      generator.emplace(generator_of(arguments, traits.arguments));
     run(op, below, stack);
     const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
     for (std::size_t i = 0; i < traits.returns; ++i) {
@@ -170,7 +195,7 @@ class KeepScope final : public BackendCalls {
     }
     if (chosen.chooses(known, call)) {
       take(kept, op, returns, written);
-      if (generator.defined()) kept.after.emplace_back(generator);
+      if (generator && generator->moved()) kept.after.push_back(generator->again());
     }
     results_.calls.push_back(std::move(kept));
   }
@@ -266,11 +291,12 @@ class KeepScope final : public BackendCalls {
   static inline constinit thread_local KeepScope* innermost_ = nullptr;
 
   KeptResults& results_;
-  Run run_;
+  const Footprint* footprint_;
   const std::string& region_;
   const CheckpointOptions& options_;
   KeepScope* parent_;
-  bool inside_a_call_ = false;
+  int task_ = torch::autograd::get_current_graph_task_id();
+  bool paused_ = false;
   BackendTap::Scope tap_;
   std::size_t next_call_ = 0;
   std::size_t next_value_ = 0;

@@ -53,10 +53,15 @@ struct KeptValue {
     VersionMark version;
     bool tracked = false;  ///< It needs a gradient.
   };
+  struct Write {
+    at::Tensor live;
+    at::Tensor after;  ///< What the code left in it.
+  };
   std::string name;
   HeldValue value;                 ///< Tensors without their graphs.
   std::vector<Tensor> tensors;     ///< In the order of a visit.
   std::vector<RandomState> after;  ///< Where the code left the generators that it drew from.
+  std::vector<Write> writes;       ///< What it changed outside the region.
 };
 
 /// What one call of a region keeps for its replays, in the order of the calls.
