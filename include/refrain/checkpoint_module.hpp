@@ -43,7 +43,7 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
  public:
   explicit CheckpointedModule(std::shared_ptr<M> inner, CheckpointOptions options = {})
       : ModuleMirror<M>(std::move(inner)),
-        settings_(named(std::move(options), this->inner()->name())) {}
+        settings_(named(std::move(options), this->inner_module().name())) {}
 
   CheckpointedModule()
     requires std::default_initializable<M>
@@ -64,7 +64,7 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   void set_enabled(bool on) override { enabled_ = on; }
   [[nodiscard]] const CheckpointOptions& options() const override { return settings_->options; }
   void set_path(const std::string& path) override { settings_ = named(settings_->options, path); }
-  [[nodiscard]] std::string wrapped_type() const override { return this->inner()->name(); }
+  [[nodiscard]] std::string wrapped_type() const override { return this->inner_module().name(); }
   [[nodiscard]] std::type_index wrapped_id() const override { return typeid(M); }
 
   /// A wrapper of a clone of the wrapped module, with the same options.

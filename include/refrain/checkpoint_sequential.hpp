@@ -66,7 +66,7 @@ class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
     name_ = path;
     recut();
   }
-  [[nodiscard]] std::string wrapped_type() const override { return this->inner()->name(); }
+  [[nodiscard]] std::string wrapped_type() const override { return this->inner_module().name(); }
   [[nodiscard]] std::type_index wrapped_id() const override { return typeid(Sequential); }
 
   void pretty_print(std::ostream& stream) const override {
@@ -104,7 +104,7 @@ class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
 
   void recut() {
     Chain chain;
-    for (const auto& child : this->inner()->named_children()) {
+    for (const auto& child : this->inner_module().named_children()) {
       const torch::nn::Module& module = *child.value();
       chain.stages.push_back({child.key(), module.name(), typeid(module)});
     }

@@ -67,7 +67,7 @@ class KeepCall {
     for_each_tensor_in(*value, [&](at::Tensor& tensor) {
       const KeptValue::Tensor& then = answer_->tensors[place++];
       if (!tensor.defined()) return;
-      tensor = tensor.tensor_data();
+      tensor = tensor.variable_data();
       if (then.tracked) tensor.requires_grad_();
     });
     return std::move(*value);
@@ -109,7 +109,7 @@ class KeepCall {
       if (!tensor.defined()) return kept->tensors.push_back({});
       refuse_lost_gradient(tensor);
       kept->tensors.push_back({VersionMark(tensor), tensor.requires_grad()});
-      tensor = tensor.tensor_data();
+      tensor = tensor.variable_data();
     });
     kept->value = HeldValue(std::move(value));
     put(kept);

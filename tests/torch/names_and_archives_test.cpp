@@ -3,9 +3,11 @@
 #include "support/seeded.hpp"
 #include <refrain/checkpoint.hpp>
 #include <refrain/checkpoint_sequential.hpp>
+#include <refrain/profiler.hpp>
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <set>
 #include <sstream>
 #include <string>
@@ -59,6 +61,29 @@ TEST_F(Names, InAModelDoNotTellWhichBlocksAreWrapped) {
   const auto mixed = nn::Sequential(refrain::checkpoint(Block(4)), nn::Linear(4, 4), Block(4));
   EXPECT_EQ(keys(mixed->named_parameters()), keys(plain->named_parameters()));
   EXPECT_EQ(keys(mixed->named_buffers()), keys(plain->named_buffers()));
+}
+
+/// A module whose members hide LibTorch's own functions.
+struct HidingImpl : nn::Module {
+  Tensor forward(const Tensor& x) { return (linear(x) * load).sin() + name + train + children; }
+  nn::Linear linear = register_module("linear", nn::Linear(3, 3));
+  Tensor load = register_buffer("load", torch::ones({3}));
+  double name = 1;
+  int train = 2;
+  int children = 3;
+  std::int64_t save = 4;
+};
+TORCH_MODULE(Hiding);
+
+TEST_F(Names, MayBeThoseOfLibTorchsOwnFunctions) {
+  auto block = refrain::checkpoint(Hiding());
+  block->to(torch::kDouble);
+  block->eval();
+  EXPECT_EQ(keys(block->named_buffers()), std::vector<std::string>{"load"});
+  block(torch::randn({2, 3}, torch::kDouble)).sum().backward();
+  EXPECT_TRUE(block->parameters()[0].grad().defined());
+  const auto signature = refrain::signature(std::vector<Hiding>(1), torch::randn({2, 3}));
+  EXPECT_TRUE(signature.layers[0].type.ends_with("HidingImpl"));
 }
 
 TEST_F(Names, EachParameterIsListedOnce) {

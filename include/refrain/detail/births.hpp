@@ -18,6 +18,7 @@ class Births {
  public:
   /// A moment after all that was made so far.
   std::int64_t next_moment() { return ++clock_; }
+  [[nodiscard]] std::int64_t now() const { return clock_; }
 
   [[nodiscard]] std::int64_t of(const at::Tensor& tensor) const {
     return born_.find(tensor.unsafeGetTensorImpl());

@@ -73,6 +73,8 @@ class Footprint final : public OpObserver {
     std::int64_t bytes = 0;  ///< Of all results.
   };
   [[nodiscard]] const Work& work() const { return work_; }
+  /// Of the operator that runs; the next one's is greater by one, unless a region begins between.
+  [[nodiscard]] std::int64_t moment() const { return births_->now(); }
 
   /// What it held before the run changed it in place; undefined for an input that the run left
   /// alone.

@@ -110,6 +110,8 @@ class Frame {
   }
 
  protected:
+  [[nodiscard]] KeptResults& kept() { return kept_; }
+
   ~Frame() { drop_one_by_one(std::move(inputs_)); }
 
   void check_unchanged() const {

@@ -92,10 +92,15 @@ class KeepScope final : public BackendCalls {
     const KeptOperators::Operator* const known = chosen.find(op);
     if (known == nullptr || inside_a_backward_pass()) {
       const BackendTap::Scope still(this);  // what it is made of may be chosen
+      if (known == nullptr && chosen.may_be_folded(op) && folds(op, stack)) {
+        torch::jit::drop(stack, OperatorTraits::of(op).arguments - 1);  // gives back its first
+        return;
+      }
       BackendTap::run(op, below, stack);
       if (known == nullptr && !replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
       return;
     }
+    reused_ = false;
     const OperatorTraits& traits = OperatorTraits::of(op);
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     const std::uint64_t shapes = shapes_of(arguments, traits.arguments);
@@ -103,7 +108,8 @@ class KeepScope final : public BackendCalls {
     if (next_call_ < results_.calls.size()) {
       KeptCall& kept = results_.calls[next_call_++];
       require_same(kept, op, shapes);
-      if (kept.usable()) return reuse(kept, op, stack);
+      reused_ = kept.usable();
+      if (reused_) return reuse(kept, op, stack);
     }
     run(op, below, stack);
   }
@@ -112,6 +118,38 @@ class KeepScope final : public BackendCalls {
   /// One that the body runs: it may take another way in the replay, where its graph ends elsewhere.
   [[nodiscard]] bool inside_a_backward_pass() const {
     return torch::autograd::get_current_graph_task_id() != task_;
+  }
+
+  /// A change in place that directly follows a kept call, of its result: nobody has read what it
+  /// was before, so what is kept is what it is now. True in a replay that has that: nothing is to
+  /// do.
+  bool folds(const OperatorHandle& op, const OperatorStack& stack) {
+    const OperatorTraits& traits = OperatorTraits::of(op);
+    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
+    std::vector<KeptCall>& calls = results_.calls;
+    if (replays()) {
+      if (next_call_ >= calls.size() || !calls[next_call_].folded) return false;
+      require_same(calls[next_call_++], op, shapes_of(arguments, traits.arguments));
+      return reused_;
+    }
+    if (calls.empty() || footprint_->moment() != last_touch_ + 1) return false;
+    const auto base = std::find_if(calls.rbegin(), calls.rend(),
+                                   [](const KeptCall& call) { return !call.folded; });
+    if (base == calls.rend() || !base->kept) return false;
+    const c10::TensorImpl* const changed = arguments[0].toTensor().unsafeGetTensorImpl();
+    bool is_its = false;
+    for (KeptCall::Version& version : base->versions) {
+      if (version.tensor != changed || version.mark.moved()) continue;
+      version.mark.expect_change();
+      is_its = true;
+    }
+    if (!is_its) return false;
+    last_touch_ = footprint_->moment();
+    KeptCall& fold = calls.emplace_back();
+    fold.schema = &op.schema();
+    fold.shapes = shapes_of(arguments, traits.arguments);
+    fold.folded = true;
+    return false;
   }
 
   /// Regions that the operator calls are a part of it.
@@ -198,6 +236,7 @@ class KeepScope final : public BackendCalls {
       if (generator && generator->moved()) kept.after.push_back(generator->again());
     }
     results_.calls.push_back(std::move(kept));
+    last_touch_ = footprint_->moment();
   }
 
   /// Of a kept result, perhaps: a change through it counts as one of the result.
@@ -280,11 +319,11 @@ class KeepScope final : public BackendCalls {
 
   static c10::IValue without_graph(const c10::IValue& value) {
     if (value.isTensor())
-      return value.toTensor().defined() ? value.toTensor().tensor_data() : value.toTensor();
+      return value.toTensor().defined() ? value.toTensor().variable_data() : value.toTensor();
     if (!value.isTensorList()) return value;
     c10::List<at::Tensor> list;
     for (const at::Tensor& tensor : value.toTensorVector())
-      list.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
+      list.push_back(tensor.defined() ? tensor.variable_data() : tensor);
     return list;
   }
 
@@ -298,6 +337,8 @@ class KeepScope final : public BackendCalls {
   int task_ = torch::autograd::get_current_graph_task_id();
   bool paused_ = false;
   BackendTap::Scope tap_;
+  std::int64_t last_touch_ = -1;  ///< The moment of the last call that was kept or folded.
+  bool reused_ = false;           ///< The last call of a chosen operator was.
   std::size_t next_call_ = 0;
   std::size_t next_value_ = 0;
   PointerMap calls_;  ///< How often each operator was called, where somebody asks.

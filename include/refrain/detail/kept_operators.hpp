@@ -18,6 +18,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,7 +45,7 @@ class KeptOperators {
         for (const std::string& name : policy_.rules()[rule].names) add(full(name), rule);
       }
     }
-    if (!operators_.empty()) watch_unsafe_views();
+    if (!operators_.empty()) watch_uses_of_results();
   }
 
   [[nodiscard]] const policy::OpPolicy& policy() const { return policy_; }
@@ -59,6 +60,12 @@ class KeptOperators {
   /// Whether its result lies in its argument's memory and does not count changes with it.
   [[nodiscard]] bool is_unsafe_view(const c10::OperatorHandle& op) const {
     return unsafe_views_.find(&op.schema()) != PointerMap::kAbsent;
+  }
+
+  /// Whether it changes its first argument in place and saves of it what it made, if anything:
+  /// after a kept call it may count as a part of it.
+  [[nodiscard]] bool may_be_folded(const c10::OperatorHandle& op) const {
+    return folded_.find(&op.schema()) != PointerMap::kAbsent;
   }
 
   /// Whether this call is kept, by any rule.
@@ -185,13 +192,17 @@ class KeptOperators {
     }
   }
 
-  /// `matmul` ends with one of them, and `linear` then adds its bias in place.
-  void watch_unsafe_views() {
-    for (const char* const name :
-         {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"}) {
+  /// `matmul` ends with an unsafe view, and `torch::nn::Linear` then adds its bias in place.
+  void watch_uses_of_results() {
+    watch({"_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes"}, unsafe_views_);
+    watch({"add_.Tensor", "add_.Scalar", "sub_.Tensor", "relu_", "sigmoid_", "tanh_"}, folded_);
+  }
+
+  static void watch(std::initializer_list<const char*> names, PointerMap& set) {
+    for (const char* const name : names) {
       for (const auto& op : OperatorNames::find(full(name))) {
-        if (!why_unseen(op).empty() || OperatorTraits(op.schema()).writes) continue;
-        unsafe_views_.set(&op.schema(), 1);
+        if (!why_unseen(op).empty()) continue;
+        set.set(&op.schema(), 1);
         BackendTap::install(op);
       }
     }
@@ -214,6 +225,7 @@ class KeptOperators {
   std::vector<Operator> operators_;
   PointerMap places_;
   PointerMap unsafe_views_;
+  PointerMap folded_;
 };
 
 }  // namespace refrain::detail

@@ -1,49 +1,44 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <refrain/bytes.hpp>
-#include <refrain/detail/backend_tap.hpp>
 #include <refrain/detail/held_value.hpp>
-#include <refrain/detail/kept_operators.hpp>
-#include <refrain/detail/other_path.hpp>
 #include <refrain/detail/random_state.hpp>
-#include <refrain/detail/surroundings.hpp>
 #include <refrain/detail/tensor_facts.hpp>
-#include <refrain/options.hpp>
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/graph_task.h>
-
-#include <fmt/format.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 namespace refrain::detail {
 
 /// What one call of a chosen operator gave.
 struct KeptCall {
+  struct Version {
+    VersionMark mark;
+    const c10::TensorImpl* tensor = nullptr;  ///< Only to be compared, while the region runs.
+    explicit Version(const at::Tensor& of) : mark(of), tensor(of.unsafeGetTensorImpl()) {}
+  };
+
   const c10::FunctionSchema* schema = nullptr;
   std::uint64_t shapes = 0;  ///< Of its arguments.
   bool kept = false;
-  std::vector<c10::IValue> returns;  ///< Tensors without their graphs.
-  std::vector<VersionMark> versions;
-  std::vector<at::Tensor> written;  ///< Copies of what it wrote into its arguments.
-  std::vector<RandomState> after;   ///< Where it left the generators that it drew from.
+  bool folded = false;  ///< A change in place of the result of the call before, which has it.
+  c10::SmallVector<c10::IValue, 1> returns;  ///< Tensors without their graphs.
+  c10::SmallVector<Version, 2> versions;     ///< Of all through which they may be changed.
+  std::vector<at::Tensor> written;           ///< Copies of what it wrote into its arguments.
+  std::vector<RandomState> after;            ///< Where it left the generators that it drew from.
 
   /// Not where somebody has changed a result in place since.
   [[nodiscard]] bool usable() const {
     return kept && std::none_of(versions.begin(), versions.end(),
-                                [](const VersionMark& version) { return version.moved(); });
+                                [](const Version& version) { return version.mark.moved(); });
   }
 };
 

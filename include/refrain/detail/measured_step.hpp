@@ -3,8 +3,8 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/chain_scan.hpp>
-#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/graph_ends.hpp>
+#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>

@@ -32,24 +32,26 @@ class ModuleMirror : public torch::nn::Module {
   /// The wrapped module.
   [[nodiscard]] const std::shared_ptr<M>& inner() const { return inner_; }
 
-  void train(bool on = true) override { inner_->train(on); }
-  [[nodiscard]] bool is_training() const noexcept override { return inner_->is_training(); }
+  void train(bool on = true) override { inner_module().train(on); }
+  [[nodiscard]] bool is_training() const noexcept override { return inner_module().is_training(); }
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
-    inner_->to(device, dtype, non_blocking);
+    inner_module().to(device, dtype, non_blocking);
   }
   void to(torch::Dtype dtype, bool non_blocking = false) override {
-    inner_->to(dtype, non_blocking);
+    inner_module().to(dtype, non_blocking);
   }
   void to(torch::Device device, bool non_blocking = false) override {
-    inner_->to(device, non_blocking);
+    inner_module().to(device, non_blocking);
   }
-  void zero_grad(bool set_to_none = true) override { inner_->zero_grad(set_to_none); }
-  void save(torch::serialize::OutputArchive& archive) const override { inner_->save(archive); }
-  void load(torch::serialize::InputArchive& archive) override { inner_->load(archive); }
-  [[nodiscard]] bool is_serializable() const override { return inner_->is_serializable(); }
+  void zero_grad(bool set_to_none = true) override { inner_module().zero_grad(set_to_none); }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    inner_module().save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override { inner_module().load(archive); }
+  [[nodiscard]] bool is_serializable() const override { return inner_module().is_serializable(); }
   void pretty_print(std::ostream& stream) const override {
     stream << "refrain::Checkpoint<";
-    inner_->pretty_print(stream);
+    inner_module().pretty_print(stream);
     stream << ">";
   }
 
@@ -65,8 +67,11 @@ class ModuleMirror : public torch::nn::Module {
   }
 
  protected:
+  /// As LibTorch sees it: a module may have members of its own that are called `load` or `name`.
+  [[nodiscard]] torch::nn::Module& inner_module() const { return *inner_; }
+
   explicit ModuleMirror(std::shared_ptr<M> inner)
-      : Module(checked(inner)->name()), inner_(std::move(inner)) {
+      : Module(checked(inner).name()), inner_(std::move(inner)) {
     reflect();
   }
 
@@ -74,22 +79,22 @@ class ModuleMirror : public torch::nn::Module {
   void reflect() {
     const auto missing = [](const auto& mine, const auto& key) { return !mine.contains(key); };
     const auto parameters = named_parameters(/*recurse=*/false);
-    for (const auto& item : inner_->named_parameters(/*recurse=*/false)) {
+    for (const auto& item : inner_module().named_parameters(/*recurse=*/false)) {
       if (missing(parameters, item.key()))
         register_parameter(item.key(), item.value(), item.value().requires_grad());
     }
     const auto buffers = named_buffers(/*recurse=*/false);
-    for (const auto& item : inner_->named_buffers(/*recurse=*/false)) {
+    for (const auto& item : inner_module().named_buffers(/*recurse=*/false)) {
       if (missing(buffers, item.key())) register_buffer(item.key(), item.value());
     }
     const auto children = named_children();
-    for (const auto& item : inner_->named_children()) {
+    for (const auto& item : inner_module().named_children()) {
       if (missing(children, item.key())) register_module(item.key(), item.value());
     }
   }
 
   [[nodiscard]] std::shared_ptr<M> clone_inner(const std::optional<torch::Device>& device) const {
-    return std::dynamic_pointer_cast<M>(inner_->clone(device));
+    return std::dynamic_pointer_cast<M>(inner_module().clone(device));
   }
 
   /// Wraps what `other` wraps, from now on.
@@ -106,13 +111,11 @@ class ModuleMirror : public torch::nn::Module {
     static auto populate() { return &Access::_forward_populate_default_args; }
   };
 
-  static const std::shared_ptr<M>& checked(const std::shared_ptr<M>& inner) {
+  static const torch::nn::Module& checked(const std::shared_ptr<M>& inner) {
     if (inner == nullptr)
       throw OptionError("checkpoint: the module holder is empty.", "give it a module first.");
-    return inner;
+    return *inner;
   }
-
-  [[nodiscard]] torch::nn::Module& inner_module() { return *inner_; }
 
   std::shared_ptr<M> inner_;
 };

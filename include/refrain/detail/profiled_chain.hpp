@@ -2,9 +2,9 @@
 #pragma once
 
 #include <refrain/detail/any_value.hpp>
-#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/forward_signature.hpp>
 #include <refrain/detail/graph_ends.hpp>
+#include <refrain/detail/held_value.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/signature.hpp>
 
@@ -103,8 +103,9 @@ template <class Layer, class Value, class... Extras>
     std::string type = "function";
     std::vector<std::string> tensors;
     if constexpr (Holder<Layer>) {
-      type = (*own)[i]->name();
-      tensors = described_tensors(*(*own)[i]);
+      const torch::nn::Module& module = *(*own)[i];
+      type = module.name();
+      tensors = described_tensors(module);
     }
     chain.layers.push_back({std::to_string(i), std::move(type), std::move(tensors),
                             [own, i, given_to_all](HeldValue given) {

@@ -108,6 +108,9 @@ class VersionMark {
     return counter_.enabled() ? counter_.current_version() : at_;
   }
 
+  /// Takes one more change as known, which is about to be counted.
+  void expect_change() { ++at_; }
+
   /// Counts on from where nobody will get to: what is saved from now on looks changed after
   /// `rewind`.
   void leap() {

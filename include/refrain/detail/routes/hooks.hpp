@@ -56,6 +56,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       throw;
     }
     stop_rule_.run_ended(footprint);
+    // No replay gets beyond the last tensor that is saved.
+    if (stop() == Rebuilder::Stop::AtOnce) kept().calls.resize(calls_before_last_);
     if (!remembers_.exchange(false)) return;
     stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
     drop_rebuilt();
@@ -113,6 +115,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
 
   std::size_t record(const at::Tensor& tensor, const Footprint& footprint) {
     stop_rule_.saved(tensor, footprint);
+    calls_before_last_ = kept().calls.size();
     slots_.emplace_back(tensor);
     if (remembers_) slots_.back().fill(tensor.tensor_data());
     return slots_.size() - 1;
@@ -258,6 +261,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   std::atomic<std::thread::id> replaying_on_{};
   std::deque<Slot> slots_;
   StopRule stop_rule_;
+  std::size_t calls_before_last_ = 0;  ///< Kept ones, when the last slot was saved.
   StreamOrder order_;
   int task_ = -1;  ///< The backward pass at whose end what is rebuilt will be dropped.
   std::atomic<bool> remembers_ = false;  ///< While the first run goes on: also beyond the end of a
