@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/kept_operators.hpp>
+#include <refrain/error.hpp>
 #include <refrain/policy/ops.hpp>
 
 #include <ATen/core/Generator.h>
@@ -9,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,9 +23,12 @@ namespace refrain {
 /// nothing or may draw anew.
 enum class Rng { Preserve, Ignore };
 
-/// What is compared between first run and replay: nothing, or number, shape, dtype and device of
-/// what autograd saves and the versions of all that the region reads.
-enum class Check { None, Metadata };
+/// What is compared between first run and replay. `None`: nothing. `Metadata`: number, shape, dtype
+/// and device of what autograd saves, and the versions of all that the region reads. `Values`: also
+/// the bits of what autograd saves, by a fingerprint of each 4 KiB; and random numbers may only
+/// come from generators that the replay puts back. `Copies`: the same with copies of all that is
+/// saved, for looking at: messages then say which element differs. It saves no memory.
+enum class Check { None, Metadata, Values, Copies };
 
 /// The way into autograd: saved-tensor hooks (the default, gradients flow in the original graph),
 /// or one graph node that runs the body again in its backward.
@@ -52,8 +57,17 @@ class CheckpointOptions {
   CheckpointOptions& name(std::string value) { return set(name_, std::move(value)); }
   /// Default: `Rng::Preserve`.
   CheckpointOptions& rng(Rng value) { return set(rng_, value); }
-  /// Default: `Check::Metadata`.
-  CheckpointOptions& check(Check value) { return set(check_, value); }
+  /// Default: `Check::Metadata`. `every`: of `Values` and `Copies`, in how many calls of the region
+  /// once, beginning with the first; the other calls are checked by metadata. Throws `OptionError`
+  /// for less than 1.
+  CheckpointOptions& check(Check value, std::int64_t every = 1) {
+    if (every < 1) {
+      throw OptionError(fmt::format("check every {} calls: the number must be at least 1.", every),
+                        "1 checks every call.");
+    }
+    check_every_ = every;
+    return set(check_, value);
+  }
   /// Default: `Route::Hooks`.
   CheckpointOptions& route(Route value) { return set(route_, value); }
   /// Default: `EarlyStop::Auto`.
@@ -78,6 +92,7 @@ class CheckpointOptions {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Rng rng() const { return rng_; }
   [[nodiscard]] Check check() const { return check_; }
+  [[nodiscard]] std::int64_t check_every() const { return check_every_; }
   [[nodiscard]] Route route() const { return route_; }
   [[nodiscard]] EarlyStop early_stop() const { return early_stop_; }
   [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
@@ -100,6 +115,7 @@ class CheckpointOptions {
   std::string name_;
   Rng rng_ = Rng::Preserve;
   Check check_ = Check::Metadata;
+  std::int64_t check_every_ = 1;
   Route route_ = Route::Hooks;
   EarlyStop early_stop_ = EarlyStop::Auto;
   std::vector<at::Generator> generators_;
@@ -111,6 +127,10 @@ class CheckpointOptions {
   std::string text = options.route() == Route::Hooks ? "hooks" : "function";
   if (options.rng() == Rng::Ignore) text += ", rng ignored";
   if (options.check() == Check::None) text += ", unchecked";
+  if (options.check() == Check::Values) text += ", values checked";
+  if (options.check() == Check::Copies) text += ", values checked by copies";
+  if (options.check() >= Check::Values && options.check_every() > 1)
+    text += fmt::format(" in one call of {}", options.check_every());
   if (options.early_stop() == EarlyStop::On) text += ", always stopped early";
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
   if (options.kept_operators() != nullptr)

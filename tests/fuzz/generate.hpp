@@ -30,6 +30,7 @@ class Generator {
     s.autocast = !s.wide && one_in(5);
     s.nested = one_in(6);
     s.kept = static_cast<Kept>(one_in(2) ? 0 : below(kKeptCount));
+    s.values = s.check && one_in(4);
     s.seed = static_cast<std::uint32_t>(engine_());
 
     Scope scope;

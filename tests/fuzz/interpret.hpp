@@ -141,7 +141,9 @@ class Machine : public std::enable_shared_from_this<Machine> {
     refrain::CheckpointOptions options;
     options.early_stop(settings.early_stop ? refrain::EarlyStop::On : refrain::EarlyStop::Off)
         .rng(settings.preserve_rng ? refrain::Rng::Preserve : refrain::Rng::Ignore)
-        .check(settings.check ? refrain::Check::Metadata : refrain::Check::None)
+        .check(settings.values  ? refrain::Check::Values
+               : settings.check ? refrain::Check::Metadata
+                                : refrain::Check::None)
         .route(settings.function_route ? refrain::Route::Function : refrain::Route::Hooks);
     switch (settings.kept) {
       case Kept::Nothing:

@@ -50,6 +50,7 @@ struct Settings {
   bool early_stop = true;
   bool preserve_rng = true;
   bool check = true;
+  bool values = false;  // are checked too
   bool function_route = false;
   bool autocast = false;  // the whole forward under bfloat16 autocast
   bool nested = false;    // all of it inside one more region

@@ -54,6 +54,7 @@ class Shrinker {
     with([](Settings& s) { s.early_stop = true; });
     with([](Settings& s) { s.preserve_rng = true; });
     with([](Settings& s) { s.check = true; });
+    with([](Settings& s) { s.values = false; });
     with([](Settings& s) { s.wide = true; });
     return any;
   }

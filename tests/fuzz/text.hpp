@@ -124,6 +124,7 @@ class Reader {
   if (!s.early_stop) out += " no_early_stop";
   if (!s.preserve_rng) out += " ignore_rng";
   if (!s.check) out += " no_check";
+  if (s.values) out += " values";
   if (s.function_route) out += " function_route";
   if (s.autocast) out += " autocast";
   if (s.nested) out += " nested";
@@ -151,6 +152,8 @@ class Reader {
       s.preserve_rng = false;
     else if (word == "no_check")
       s.check = false;
+    else if (word == "values")
+      s.values = true;
     else if (word == "function_route")
       s.function_route = true;
     else if (word == "autocast")

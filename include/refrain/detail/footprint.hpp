@@ -4,18 +4,24 @@
 #include <refrain/detail/births.hpp>
 #include <refrain/detail/input_entries.hpp>
 #include <refrain/detail/layout.hpp>
+#include <refrain/detail/op_log.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/operator_traits.hpp>
 #include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/pointer_map.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/detail/written_shapes.hpp>
+#include <refrain/error.hpp>
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -73,6 +79,24 @@ class Footprint final : public OpObserver {
     std::int64_t bytes = 0;  ///< Of all results.
   };
   [[nodiscard]] const Work& work() const { return work_; }
+  /// From now on: lists the operators in `log`, and refuses those that draw from generators other
+  /// than LibTorch's own and `known`.
+  void watch_closely(OpLog* log, const std::vector<at::Generator>& known) {
+    log_ = log;
+    known_ = &known;
+  }
+
+  /// The moment at which the tensor was made; before all that `log` holds if it was not here.
+  [[nodiscard]] std::int64_t born(const at::Tensor& tensor) const {
+    const std::int64_t born = births_->of(tensor);
+    return born < start_ ? -1 : born;
+  }
+
+  /// Whether the run has changed what came from outside in this memory.
+  [[nodiscard]] bool has_written(const void* storage) const {
+    return contains(written_storages_, storage);
+  }
+
   /// Of the operator that runs; the next one's is greater by one, unless a region begins between.
   [[nodiscard]] std::int64_t moment() const { return births_->now(); }
 
@@ -168,6 +192,11 @@ class Footprint final : public OpObserver {
       }
     }
     births_->next_moment();
+    if (log_ == nullptr) return;
+    log_->add(op, births_->now());
+    for (std::size_t i = 0; i < traits.arguments; ++i) {
+      if (arguments[i].isGenerator()) refuse_unknown(op, arguments[i].toGenerator());
+    }
   }
 
   void after(const OperatorStack& stack) override {
@@ -186,6 +215,15 @@ class Footprint final : public OpObserver {
   }
 
  private:
+  void refuse_unknown(const OperatorHandle& op, const at::Generator& generator) const {
+    const bool is_known = generator == at::globalContext().defaultGenerator(generator.device()) ||
+                          std::find(known_->begin(), known_->end(), generator) != known_->end();
+    if (is_known) return;
+    throw Error(fmt::format("`{}` draws from a generator that no replay puts back ({}).", region_,
+                            op.schema().name()),
+                "name it: CheckpointOptions().generators({generator}).");
+  }
+
   void begin(Footprint* parent) {
     parent_ = parent;
     births_ = parent == nullptr ? &own_births_ : parent->births_;
@@ -361,6 +399,8 @@ class Footprint final : public OpObserver {
   Births* births_ = nullptr;  ///< Of the outermost region of this thread.
   std::int64_t start_ = 0;
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
+  OpLog* log_ = nullptr;
+  const std::vector<at::Generator>* known_ = nullptr;
   PointerMap captured_;
   Work work_;
   WrittenShapes shapes_;

@@ -5,6 +5,7 @@
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/keep_scope.hpp>
 #include <refrain/detail/kept_results.hpp>
+#include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/outside_graph.hpp>
 #include <refrain/detail/outside_state.hpp>
 #include <refrain/detail/region_inputs.hpp>
@@ -21,6 +22,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,7 +34,14 @@ namespace refrain::detail {
 /// What is the same for every call of one region. Shared by its frames.
 struct RegionSettings {
   CheckpointOptions options;
-  std::string name;  ///< What messages call it.
+  std::string name;                ///< What messages call it.
+  mutable std::int64_t calls = 0;  ///< Counted where values are checked.
+
+  /// Whether the call that begins is one whose values are checked.
+  [[nodiscard]] bool checks_values() const {
+    if (options.check() < Check::Values) return false;
+    return std::atomic_ref(calls).fetch_add(1) % options.check_every() == 0;
+  }
 };
 
 /// One call of a region: all that its replay needs, whichever way it goes into autograd.
@@ -72,14 +82,16 @@ class Frame {
     finish(footprint);
   }
 
-  /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves.
-  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs) {
-    replay(hooks, outputs, [] {});
+  /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves,
+  /// `observer` its operators, if it is not null.
+  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, OpObserver* observer) {
+    replay(hooks, outputs, observer, [] {});
   }
 
   /// The same, then calls `then` while buffers still hold what they did in the first run, but in
   /// the caller's own surroundings.
-  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, c10::function_ref<void()> then) {
+  void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, OpObserver* observer,
+              c10::function_ref<void()> then) {
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
     if (running_ != nullptr) take_so_far(*running_);
@@ -97,6 +109,7 @@ class Frame {
       const Surroundings::Scope surroundings(surroundings_);
       const HookScope hooked(hooks);
       const KeepScope keeping(kept_, nullptr, name(), options());
+      const OpTapScope observed(observer);
       body_->run(inputs, outputs);
     }
     then();
@@ -110,6 +123,8 @@ class Frame {
   }
 
  protected:
+  [[nodiscard]] bool checks_values() const { return settings_->checks_values(); }
+
   [[nodiscard]] KeptResults& kept() { return kept_; }
 
   ~Frame() { drop_one_by_one(std::move(inputs_)); }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/fingerprint.hpp>
 #include <refrain/detail/first_run.hpp>
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/graph_border.hpp>
+#include <refrain/detail/op_log.hpp>
 #include <refrain/detail/other_path.hpp>
 
 #include <torch/csrc/autograd/engine.h>
@@ -17,6 +19,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -44,6 +47,9 @@ class FunctionFrame final : public Frame {
              "return what it makes, or use Route::Hooks.");
     }
     Footprint footprint(name(), inputs);
+    values_ = checks_values();
+    OpLog unused;
+    if (values_) footprint.watch_closely(&unused, options().generators());
     // A cast made before the region would be a part of its graph that no replay has.
     const AutocastCacheOff own_casts;
     GraphBorder border;
@@ -63,6 +69,7 @@ class FunctionFrame final : public Frame {
   struct Output {
     std::size_t place;  ///< Among all tensors of the result.
     TensorFacts facts;
+    std::optional<Fingerprint> value;  ///< If values are checked.
   };
 
   /// Stands for the region in the graph.
@@ -115,7 +122,8 @@ class FunctionFrame final : public Frame {
                            to_string(TensorFacts(tensor))),
                "return a clone, or use Route::Hooks.");
       }
-      outputs_.push_back({here, TensorFacts(tensor)});
+      outputs_.push_back({here, TensorFacts(tensor), std::nullopt});
+      if (values_ && Fingerprint::can_take(tensor)) outputs_.back().value.emplace(tensor);
       tensors.push_back({&tensor});
       roots.push_back(std::move(edge));
     });
@@ -141,7 +149,7 @@ class FunctionFrame final : public Frame {
     variable_list answers;
     try {
       // What the replay's own graph saved of a buffer is only there until the buffer is put back.
-      replay(nullptr, &results,
+      replay(nullptr, &results, nullptr,
              [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
     } catch (const std::exception&) {
       throw;
@@ -163,6 +171,7 @@ class FunctionFrame final : public Frame {
       const at::Tensor result = place < results.size() ? results[place] : at::Tensor();
       if (!result.defined() || !outputs_[i].facts.describe(result) || !result.requires_grad())
         fail_output(i, result);
+      if (outputs_[i].value) compare_value(i, result);
       all_roots.push_back(torch::autograd::impl::gradient_edge(result));
       if (!gradients[i].defined()) continue;
       roots.push_back(all_roots.back());
@@ -217,6 +226,19 @@ class FunctionFrame final : public Frame {
                                 result.defined() ? to_string(TensorFacts(result)) : "nothing"));
   }
 
+  void compare_value(std::size_t i, const at::Tensor& result) const {
+    const auto block = outputs_[i].value->first_difference(result);
+    if (!block) return;
+    throw DivergenceError(
+        fmt::format("replay of `{}` gave other values than the first run.", name()),
+        fmt::format("first difference at result {}: {}, in the {} bytes from {}", outputs_[i].place,
+                    to_string(outputs_[i].facts), Fingerprint::kBlock,
+                    *block * Fingerprint::kBlock),
+        "likely cause: random numbers from a source that LibTorch does not know, a tensor changed "
+        "behind autograd's back, a cache, or a kernel that gives other bits each time.",
+        "see docs/reading_a_divergence.md");
+  }
+
   void compare(const edge_list& now, const edge_list& then) const {
     const bool equal =
         now.size() == then.size() && std::all_of(now.begin(), now.end(), [&](const auto& edge) {
@@ -247,6 +269,7 @@ class FunctionFrame final : public Frame {
   }
 
   std::vector<Output> outputs_;
+  bool values_ = false;           ///< Are checked in this call.
   std::size_t inner_leaves_ = 0;  ///< Made in the body itself: their gradients go nowhere.
   /// The node's edges as made: a region around this one may have cut them off for now.
   edge_list targets_;

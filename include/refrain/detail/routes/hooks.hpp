@@ -8,6 +8,7 @@
 #include <refrain/detail/slots.hpp>
 #include <refrain/detail/stop_rule.hpp>
 #include <refrain/detail/stream_order.hpp>
+#include <refrain/detail/value_check.hpp>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -48,13 +49,21 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     never_stops_ = run.is_noexcept;
     remembers_ = run.watch != nullptr || never_stops_;
     Footprint footprint(name(), inputs);
+    if (checks_values()) {
+      values_ = std::make_unique<ValueCheck>(options().check() == Check::Copies
+                                                 ? ValueCheck::Keep::Copies
+                                                 : ValueCheck::Keep::Fingerprints);
+      footprint.watch_closely(&values_->log(), options().generators());
+    }
     Recorder recorder(*this, footprint);
     try {
       first_run(footprint, &recorder, run.call);
     } catch (...) {
       remembers_ = false;
+      values_.reset();
       throw;
     }
+    if (values_) values_->run_ended(footprint);
     stop_rule_.run_ended(footprint);
     // No replay gets beyond the last tensor that is saved.
     if (stop() == Rebuilder::Stop::AtOnce) kept().calls.resize(calls_before_last_);
@@ -117,6 +126,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     stop_rule_.saved(tensor, footprint);
     calls_before_last_ = kept().calls.size();
     slots_.emplace_back(tensor);
+    if (values_) values_->saved(slots_.size() - 1, tensor, footprint);
     if (remembers_) slots_.back().fill(tensor.tensor_data());
     return slots_.size() - 1;
   }
@@ -151,7 +161,8 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     Rebuilder rebuilder(slots_, stop(), options().check() != Check::None);
     std::string thrown;
     try {
-      replay(&rebuilder, nullptr);
+      if (values_) values_->replay_log().clear();
+      replay(&rebuilder, nullptr, values_ ? &values_->replay_log() : nullptr);
     } catch (const std::exception& error) {
       // The stop may arrive as another type (TorchScript wraps exceptions anew), so it is known by
       // its flag.
@@ -168,10 +179,22 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
         rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
     if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined())) {
       rebuilder.let_graph_go();
+      compare_values();
       return mark_streams();
     }
     drop_slots();
     rebuilder.comparison().fail(name(), thrown);
+  }
+
+  void compare_values() {
+    // A replay for a gradient that the body itself asks for comes before the first run's end.
+    if (!values_ || first_run_is_incomplete()) return;
+    try {
+      values_->compare(slots_, name());
+    } catch (...) {
+      drop_slots();
+      throw;
+    }
   }
 
   /// Once all is rebuilt: other streams wait for the last of it.
@@ -260,6 +283,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   std::mutex mutex_;
   std::atomic<std::thread::id> replaying_on_{};
   std::deque<Slot> slots_;
+  std::unique_ptr<ValueCheck> values_;  ///< Null: not in this call.
   StopRule stop_rule_;
   std::size_t calls_before_last_ = 0;  ///< Kept ones, when the last slot was saved.
   StreamOrder order_;
