@@ -6,6 +6,7 @@
 #include <refrain/checkpoint_loop.hpp>
 #include <refrain/enable.hpp>
 #include <refrain/error.hpp>
+#include <refrain/explain.hpp>
 #include <refrain/fit.hpp>
 #include <refrain/keep.hpp>
 #include <refrain/memory.hpp>

@@ -16,8 +16,8 @@ namespace refrain {
 /// for. `refrain::signature(layers, inputs...)` makes it.
 struct Signature {
   struct Layer {
-    std::string name;                  ///< "3"
-    std::string type;                  ///< "BlockImpl"
+    std::string name;  ///< "3"
+    std::string type;  ///< "BlockImpl"
     /// "fc1.weight float32[512, 128]", buffers too; then "norm in eval mode".
     std::vector<std::string> tensors;
     friend bool operator==(const Layer&, const Layer&) = default;

@@ -79,11 +79,11 @@ class Footprint final : public OpObserver {
     std::int64_t bytes = 0;  ///< Of all results.
   };
   [[nodiscard]] const Work& work() const { return work_; }
-  /// From now on: lists the operators in `log`, and refuses those that draw from generators other
-  /// than LibTorch's own and `known`.
-  void watch_closely(OpLog* log, const std::vector<at::Generator>& known) {
+  /// From now on: lists the operators in `log`, and, if `known` is not null, refuses those that
+  /// draw from generators other than LibTorch's own and these.
+  void watch_closely(OpLog* log, const std::vector<at::Generator>* known) {
     log_ = log;
-    known_ = &known;
+    known_ = known;
   }
 
   /// The moment at which the tensor was made; before all that `log` holds if it was not here.
@@ -194,7 +194,7 @@ class Footprint final : public OpObserver {
     births_->next_moment();
     if (log_ == nullptr) return;
     log_->add(op, births_->now());
-    for (std::size_t i = 0; i < traits.arguments; ++i) {
+    for (std::size_t i = 0; known_ != nullptr && i < traits.arguments; ++i) {
       if (arguments[i].isGenerator()) refuse_unknown(op, arguments[i].toGenerator());
     }
   }

@@ -49,7 +49,7 @@ class FunctionFrame final : public Frame {
     Footprint footprint(name(), inputs);
     values_ = checks_values();
     OpLog unused;
-    if (values_) footprint.watch_closely(&unused, options().generators());
+    if (values_) footprint.watch_closely(&unused, &options().generators());
     // A cast made before the region would be a part of its graph that no replay has.
     const AutocastCacheOff own_casts;
     GraphBorder border;

@@ -53,7 +53,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
       values_ = std::make_unique<ValueCheck>(options().check() == Check::Copies
                                                  ? ValueCheck::Keep::Copies
                                                  : ValueCheck::Keep::Fingerprints);
-      footprint.watch_closely(&values_->log(), options().generators());
+      footprint.watch_closely(&values_->log(), &options().generators());
     }
     Recorder recorder(*this, footprint);
     try {
