@@ -159,7 +159,7 @@ TEST_F(SlotValues, AnElementIsNamedByCopies) {
   std::mt19937 engine(3);
   refused(
       {"`block`", "slot 0", "float32[3, 4]", "made by aten::mul, saved by aten::sin",
-       "bytes 0 to 47 of 48", "element [0, 0]: ", " then, ", "first run: ", ">aten::sin<"},
+       "in the 4096 bytes from 0", "element [0, 0]: ", " then, ", "first run: ", ">aten::sin<"},
       [&](const Tensor& x) {
         const auto factor = static_cast<double>(1 + engine() % 1000);
         return (x * factor).sin().exp();

@@ -4,6 +4,7 @@
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/saved_hooks.hpp>
 #include <refrain/detail/slots.hpp>
+#include <refrain/detail/value_check.hpp>
 #include <refrain/error.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +24,9 @@ class Rebuilder final : public HookMaker {
   enum class Stop { Never, AtOnce, AtNextOperator };
 
   /// `compare`: whether what is saved must be what the slots say.
-  Rebuilder(std::deque<Slot>& slots, Stop stop, bool compare)
-      : slots_(slots), stop_(stop), comparison_(slots, compare) {
+  /// `values` looks at the bits too, if it is not null.
+  Rebuilder(std::deque<Slot>& slots, Stop stop, bool compare, ValueCheck* values)
+      : slots_(slots), stop_(stop), comparison_(slots, compare), values_check_(values) {
     values_->reserve(comparison_.expected());
   }
   ~Rebuilder() { values_->clear(); }
@@ -75,7 +77,10 @@ class Rebuilder final : public HookMaker {
     const std::size_t index = comparison_.next(tensor);
     if (!comparison_.equal_so_far() || index >= comparison_.expected()) return;
     Slot& slot = slots_[index];
-    if (slot.wanted && !slot.rebuilt.defined()) slot.fill(tensor);
+    if (slot.wanted && !slot.rebuilt.defined()) {
+      slot.fill(tensor);
+      if (values_check_ != nullptr) values_check_->replayed(index, tensor);
+    }
     const bool last = index + 1 == comparison_.expected();
     if (!last || stop_ == Stop::Never) return;
     if (stop_ == Stop::AtNextOperator) return OpTap::stop_at_next_op(stopped_);
@@ -86,6 +91,7 @@ class Rebuilder final : public HookMaker {
   std::deque<Slot>& slots_;
   Stop stop_;
   SlotComparison comparison_;
+  ValueCheck* values_check_;
   std::shared_ptr<std::vector<at::Tensor>> values_ = std::make_shared<std::vector<at::Tensor>>();
   bool stopped_ = false;
 };

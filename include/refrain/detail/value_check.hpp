@@ -30,9 +30,9 @@ namespace refrain::detail {
 
 /// Compares the bits of what a replay saves with what the first run saved.
 ///
-/// A kernel may fill a tensor after autograd has saved it, so its bits are taken when the next
-/// operator saves, or the run ends. What the region changes outside itself is left out: a replay
-/// saves it in another state.
+/// A kernel may fill a tensor after autograd has saved it, so its bits are taken when another
+/// operator saves, or the run ends: at the same place in both runs, while they are in the cache.
+/// What the region changes outside itself is left out: a replay saves it in another state.
 class ValueCheck {
  public:
   enum class Keep { Fingerprints, Copies };
@@ -41,13 +41,11 @@ class ValueCheck {
 
   /// Of the first run.
   [[nodiscard]] OpLog& log() { return first_log_; }
-  /// Of the replay that runs.
-  [[nodiscard]] OpLog& replay_log() { return replay_log_; }
 
   /// Call for each slot of the first run, in order.
   void saved(std::size_t slot, const at::Tensor& tensor, const Footprint& footprint) {
-    if (!waiting_.empty() && waiting_.front().moment != footprint.moment()) take(footprint);
-    waiting_.push_back({slot, tensor, footprint.moment()});
+    if (!waiting_.empty() && waiting_.front().call != first_log_.size()) take(footprint);
+    waiting_.push_back({slot, tensor, first_log_.size()});
   }
 
   void run_ended(const Footprint& footprint) {
@@ -56,24 +54,34 @@ class ValueCheck {
                   [&](const Value& value) { return footprint.has_written(value.storage); });
   }
 
-  /// After a replay: throws `DivergenceError` for the first slot whose bits differ.
-  void compare(const std::deque<Slot>& slots, const std::string& region) const {
-    for (const Value& value : values_) {
-      const Slot& slot = slots[value.slot];
-      const bool there = slot.wanted && slot.rebuilt.defined() && !slot.version.moved() &&
-                         version_of(slot.rebuilt) <= slot.rebuilt_at;
-      if (!there) continue;
-      const Unseen unseen;
-      const auto block = value.print.first_difference(slot.rebuilt);
-      if (block) fail(value, slot, *block, region);
-    }
+  /// The log of the replay that begins.
+  [[nodiscard]] OpLog& begin_replay() {
+    waiting_.clear();
+    difference_.reset();
+    replay_log_.clear();
+    return replay_log_;
+  }
+
+  /// Call for each slot that a replay fills, in order.
+  void replayed(std::size_t slot, const at::Tensor& tensor) {
+    if (!waiting_.empty() && waiting_.front().call != replay_log_.size()) compare();
+    waiting_.push_back({slot, tensor, replay_log_.size()});
+  }
+
+  /// Of a replay that failed.
+  void forget_replay() { waiting_.clear(); }
+
+  /// Throws `DivergenceError` if the bits of a slot were others.
+  void replay_ended(const std::deque<Slot>& slots, const std::string& region) {
+    compare();
+    if (difference_) fail(*difference_, slots[difference_->value->slot], region);
   }
 
  private:
   struct Waiting {
     std::size_t slot;
     at::Tensor tensor;
-    std::int64_t moment;
+    std::size_t call;  ///< A place in the run's log.
   };
   struct Value {
     std::size_t slot;
@@ -82,6 +90,11 @@ class ValueCheck {
     const void* storage;
     std::size_t made_by;  ///< A place in the log; 0: what came from outside.
     std::size_t saved_by;
+  };
+  struct Difference {
+    const Value* value;
+    std::int64_t block;
+    std::string element;
   };
 
   /// What is done here is no part of the run.
@@ -100,19 +113,35 @@ class ValueCheck {
       values_.push_back({waiting.slot, Fingerprint(tensor),
                          keep_ == Keep::Copies ? tensor.detach().clone() : at::Tensor(),
                          storage_of(tensor), first_log_.place_of(footprint.born(tensor)),
-                         first_log_.place_of(waiting.moment)});
+                         waiting.call});
     }
     waiting_.clear();
   }
 
-  [[noreturn]] void fail(const Value& value, const Slot& slot, std::int64_t block,
+  void compare() {
+    const Unseen unseen;
+    for (const Waiting& waiting : waiting_) {
+      if (difference_) break;
+      const auto value =
+          std::lower_bound(values_.begin(), values_.end(), waiting.slot,
+                           [](const Value& one, std::size_t slot) { return one.slot < slot; });
+      if (value == values_.end() || value->slot != waiting.slot) continue;
+      const auto block = value->print.first_difference(waiting.tensor);
+      if (!block) continue;
+      difference_ = Difference{&*value, *block, {}};
+      if (value->copy.defined()) difference_->element = element(value->copy, waiting.tensor);
+    }
+    waiting_.clear();
+  }
+
+  [[noreturn]] void fail(const Difference& difference, const Slot& slot,
                          const std::string& region) const {
-    const std::int64_t begin = block * Fingerprint::kBlock;
-    const std::int64_t size = bytes_of(slot.rebuilt);
-    std::string where = fmt::format("first difference at slot {}: {}, {}, in bytes {} to {} of {}",
-                                    value.slot, to_string(slot.facts), made(value), begin,
-                                    std::min(begin + Fingerprint::kBlock, size) - 1, size);
-    if (value.copy.defined()) where += "; " + element(value.copy, slot.rebuilt);
+    const Value& value = *difference.value;
+    const std::int64_t begin = difference.block * Fingerprint::kBlock;
+    std::string where =
+        fmt::format("first difference at slot {}: {}, {}, in the {} bytes from {}", value.slot,
+                    to_string(slot.facts), made(value), Fingerprint::kBlock, begin);
+    if (!difference.element.empty()) where += "; " + difference.element;
     throw DivergenceError(
         fmt::format("replay of `{}` saved other values than the first run.", region), where,
         fmt::format("operators of the first run: {}", first_log_.around(value.saved_by)),
@@ -159,7 +188,8 @@ class ValueCheck {
   OpLog first_log_;
   OpLog replay_log_;
   std::vector<Waiting> waiting_;  ///< Of one operator.
-  std::vector<Value> values_;
+  std::vector<Value> values_;     ///< By slot.
+  std::optional<Difference> difference_;
 };
 
 }  // namespace refrain::detail

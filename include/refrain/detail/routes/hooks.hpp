@@ -158,11 +158,12 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   void replay_slots(std::size_t asked_for) {
     const ReplayingHere replaying(*this);
     order_.clear();
-    Rebuilder rebuilder(slots_, stop(), options().check() != Check::None);
+    // A replay for a gradient that the body itself asks for comes before all values are taken.
+    ValueCheck* const values = first_run_is_incomplete() ? nullptr : values_.get();
+    Rebuilder rebuilder(slots_, stop(), options().check() != Check::None, values);
     std::string thrown;
     try {
-      if (values_) values_->replay_log().clear();
-      replay(&rebuilder, nullptr, values_ ? &values_->replay_log() : nullptr);
+      replay(&rebuilder, nullptr, values == nullptr ? nullptr : &values->begin_replay());
     } catch (const std::exception& error) {
       // The stop may arrive as another type (TorchScript wraps exceptions anew), so it is known by
       // its flag.
@@ -178,23 +179,17 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     const bool as_before =
         rebuilder.stopped() || (!rebuilder.comparison().differs() && thrown.empty());
     if (as_before || (options().check() == Check::None && slots_[asked_for].rebuilt.defined())) {
+      try {
+        if (values != nullptr) values->replay_ended(slots_, name());
+      } catch (...) {
+        drop_slots();
+        throw;
+      }
       rebuilder.let_graph_go();
-      compare_values();
       return mark_streams();
     }
     drop_slots();
     rebuilder.comparison().fail(name(), thrown);
-  }
-
-  void compare_values() {
-    // A replay for a gradient that the body itself asks for comes before the first run's end.
-    if (!values_ || first_run_is_incomplete()) return;
-    try {
-      values_->compare(slots_, name());
-    } catch (...) {
-      drop_slots();
-      throw;
-    }
   }
 
   /// Once all is rebuilt: other streams wait for the last of it.
@@ -235,6 +230,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
   }
 
   void drop_slots() {
+    if (values_) values_->forget_replay();
     for (Slot& slot : slots_) slot.rebuilt.reset();
   }
 
