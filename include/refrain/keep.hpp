@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/backend_tap.hpp>
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/held_value.hpp>
 #include <refrain/detail/keep_scope.hpp>
+#include <refrain/detail/kept_node.hpp>
 #include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/other_path.hpp>
@@ -17,10 +19,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/FunctionRef.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -49,6 +53,7 @@ class KeepCall {
       if (here && scope->replays()) answer(*scope);
       if (here && !scope->replays()) firsts_.push_back(scope);
     }
+    if (answering_ != nullptr && !answer_) firsts_.clear();  // the code threw then: it runs again
     if (!answer_) return;
     for (KeepScope* const scope : firsts_) scope->results().values.push_back(answer_);
   }
@@ -62,20 +67,23 @@ class KeepCall {
     repeat_effects();
     HeldValue copy = answer_->value;
     Result* const value = copy.as<Result>();
-    if (value == nullptr) fail_other_call(KeepScope::innermost()->region(), "of another type");
+    if (value == nullptr) fail_other_call(*answering_, "of another type");
     std::size_t place = 0;
     for_each_tensor_in(*value, [&](at::Tensor& tensor) {
       const KeptValue::Tensor& then = answer_->tensors[place++];
       if (!tensor.defined()) return;
       tensor = tensor.variable_data();
-      if (then.tracked) tensor.requires_grad_();
+      if (then.tracked) KeptNode::put_under(tensor, answer_->name);
     });
     return std::move(*value);
   }
 
   /// What the code did outside itself.
   void repeat_effects() const {
-    for (RandomState state : answer_->after) state.restore();
+    const CheckpointOptions& options = answering_->options();
+    for (RandomState state : answer_->after) {
+      if (puts_back(options, state)) state.restore();
+    }
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     for (const KeptValue::Write& write : answer_->writes) write.live.copy_(write.after);
   }
@@ -84,8 +92,12 @@ class KeepCall {
   /// back.
   void run(c10::function_ref<void()> code) {
     if (firsts_.empty()) return code();
-    const CheckpointOptions& options = firsts_.front()->options();
-    before_.emplace(options.rng() == Rng::Preserve, options.generators());
+    std::vector<at::Generator> named;
+    for (const KeepScope* const scope : firsts_) {
+      const auto& own = scope->options().generators();
+      named.insert(named.end(), own.begin(), own.end());
+    }
+    before_.emplace(/*enabled=*/true, named);
     static const std::vector<at::Tensor> no_inputs;
     const std::string label = fmt::format("keep(\"{}\")", name_);
     Footprint footprint(label, no_inputs);
@@ -94,7 +106,15 @@ class KeepCall {
       const bool innermost = firsts_.front() == KeepScope::innermost();
       const HookScope plainly(innermost ? nullptr : current_hook_maker);
       const KeepScope::Pause kept_as_a_whole(firsts_);
-      code();
+      try {
+        code();
+      } catch (...) {
+        const auto thrown = std::make_shared<KeptValue>();
+        thrown->name = name_;
+        thrown->threw = true;
+        for (KeepScope* const scope : firsts_) scope->results().values.push_back(thrown);
+        throw;
+      }
     }
     writes_ = footprint.writes();
     refuse_own_writes();
@@ -108,8 +128,13 @@ class KeepCall {
     for_each_tensor_in(value, [&](at::Tensor& tensor) {
       if (!tensor.defined()) return kept->tensors.push_back({});
       refuse_lost_gradient(tensor);
-      kept->tensors.push_back({VersionMark(tensor), tensor.requires_grad()});
-      tensor = tensor.variable_data();
+      // What lies outside a region, or counts no changes, may move for reasons of its own.
+      const bool own = !tensor.is_inference() && tensor.has_storage() && is_own(tensor);
+      kept->tensors.push_back({own ? VersionMark(tensor) : VersionMark(), tensor.requires_grad(),
+                               own ? storage_of(tensor) : nullptr});
+      const at::NoGradGuard no_grad;
+      const Unseen unseen;
+      tensor = own ? tensor.variable_data() : tensor.detach().clone().variable_data();
     });
     kept->value = HeldValue(std::move(value));
     put(kept);
@@ -132,27 +157,54 @@ class KeepCall {
   void answer(KeepScope& scope) {
     const std::size_t place = scope.next_value();
     const auto& values = scope.results().values;
-    if (place >= values.size()) fail_other_call(scope.region(), "not at all");
+    if (place >= values.size()) fail_other_call(scope, "not at all");
     answer_ = values[place];
-    if (answer_->name != name_) fail_other_call(scope.region(), fmt::format("`{}`", answer_->name));
+    if (answer_->name != name_) fail_other_call(scope, fmt::format("`{}`", answer_->name));
+    answering_ = &scope;
+    if (answer_->threw) return answer_.reset();
     for (const KeptValue::Tensor& tensor : answer_->tensors) {
-      if (tensor.version.moved()) fail_changed(scope.region(), tensor.version);
+      if (tensor.version.moved() || answer_->written) fail_changed(scope, tensor.version);
     }
   }
 
-  [[noreturn]] void fail_other_call(const std::string& region, const std::string& then) const {
-    fail_other_path(
-        fmt::format("replay of `{}` keeps other values than the first run did.", region),
-        fmt::format("first difference: keep(\"{}\"), then {}", name_, then));
+  [[nodiscard]] bool is_own(const at::Tensor& tensor) const {
+    return std::all_of(firsts_.begin(), firsts_.end(),
+                       [&](const KeepScope* scope) { return scope->footprint()->is_own(tensor); });
   }
 
-  [[noreturn]] void fail_changed(const std::string& region, const VersionMark& version) const {
-    throw DivergenceError(
-        fmt::format("cannot replay `{}`: what keep(\"{}\") gave was changed in place.", region,
-                    name_),
-        fmt::format("version {} then, {} now", version.then(), version.now()),
-        "likely cause: an in-place operation on the kept value, in the region or after it.",
-        "write into a clone.");
+  /// Whether a replay with these options puts the generator back when it is over.
+  static bool puts_back(const CheckpointOptions& options, const RandomState& state) {
+    if (options.rng() == Rng::Ignore) return false;
+    if (state.is_default()) return true;
+    const auto& named = options.generators();
+    return std::any_of(named.begin(), named.end(), [&](const at::Generator& generator) {
+      return generator.unsafeGetGeneratorImpl() == state.generator();
+    });
+  }
+
+  /// What is done here is no part of the run.
+  struct Unseen {
+    c10::impl::ExcludeDispatchKeyGuard untapped{OpTap::key()};
+    BackendTap::Scope unkept{nullptr};
+  };
+
+  [[noreturn]] void fail_other_call(KeepScope& scope, const std::string& then) const {
+    scope.fail_for_good([&] {
+      fail_other_path(
+          fmt::format("replay of `{}` keeps other values than the first run did.", scope.region()),
+          fmt::format("first difference: keep(\"{}\"), then {}", name_, then));
+    });
+  }
+
+  [[noreturn]] void fail_changed(KeepScope& scope, const VersionMark& version) const {
+    scope.fail_for_good([&] {
+      throw DivergenceError(
+          fmt::format("cannot replay `{}`: what keep(\"{}\") gave was changed in place.",
+                      scope.region(), name_),
+          fmt::format("version {} then, {} now", version.then(), version.now()),
+          "likely cause: an in-place operation on the kept value, in the region or after it.",
+          "write into a clone.");
+    });
   }
 
   /// A replay makes such a tensor anew, and does not change it.
@@ -184,6 +236,7 @@ class KeepCall {
   std::string name_;
   std::vector<KeepScope*> firsts_;
   std::shared_ptr<const KeptValue> answer_;
+  KeepScope* answering_ = nullptr;
   // Of the code, once it ran:
   std::optional<EntryRandomState> before_;
   std::vector<OutsideWrite> writes_;

@@ -133,7 +133,9 @@ class BackendTap {
     };
     const bool inside_a_kernel =
         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
-    const Coming coming(inside_a_kernel ? nullptr : &op.schema());
+    // A custom operator's own autograd kernel hands the call on.
+    const bool handed_on = coming_ == &op.schema();
+    const Coming coming(inside_a_kernel && !handed_on ? nullptr : &op.schema());
     op.redispatchBoxed(after(keys, kAbove), stack);
   }
 

@@ -5,6 +5,7 @@
 #include <refrain/detail/tensor_facts.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -26,7 +27,12 @@ class Births {
   [[nodiscard]] std::int64_t of_memory(const void* storage) const { return born_.find(storage); }
 
   /// An operator begins; then come its arguments, and, once it is done, its results.
-  void operator_begins() { arguments_.clear(); }
+  void operator_begins(const c10::FunctionSchema& schema) {
+    arguments_.clear();
+    running_ = &schema;
+  }
+  /// The last that began; null before the first.
+  [[nodiscard]] const c10::FunctionSchema* running() const { return running_; }
   void argument(const void* storage) { arguments_.push_back(storage); }
   void result(const at::Tensor& tensor) {
     born_.set(tensor.unsafeGetTensorImpl(), clock_);
@@ -46,6 +52,7 @@ class Births {
 
   PointerMap born_;
   c10::SmallVector<const void*, kUsualArguments> arguments_;  // of the operator that runs
+  const c10::FunctionSchema* running_ = nullptr;
   std::int64_t clock_ = 0;
 };
 

@@ -30,7 +30,8 @@ class Fingerprint {
 
   /// Whether a tensor has bytes to look at.
   [[nodiscard]] static bool can_take(const at::Tensor& tensor) {
-    return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage();
+    return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+           !tensor.is_nested() && !tensor.is_meta();
   }
 
   explicit Fingerprint(const at::Tensor& of)

@@ -32,6 +32,15 @@
 
 namespace refrain::detail {
 
+/// Hears of each memory that a run is about to write to.
+class WriteListener {
+ public:
+  virtual void written(const void* storage) = 0;
+
+ protected:
+  ~WriteListener() = default;
+};
+
 /// What one run of a region touches outside itself: found by watching its operators, so modules,
 /// captures of a lambda and parameters are all seen alike.
 ///
@@ -92,10 +101,22 @@ class Footprint final : public OpObserver {
     return born < start_ ? -1 : born;
   }
 
-  /// Whether the run has changed what came from outside in this memory.
+  /// Whether the run has changed what came from outside in this memory, or, where `log` is kept,
+  /// changed it in a way that no version counts.
   [[nodiscard]] bool has_written(const void* storage) const {
-    return contains(written_storages_, storage);
+    return contains(written_storages_, storage) || contains(uncounted_, storage);
   }
+
+  /// Whether nothing but an operator itself can have read what it gave by the time that the one
+  /// which runs at the top level is over.
+  [[nodiscard]] bool ran_alone(const c10::FunctionSchema& schema) const {
+    const c10::FunctionSchema* const top = births_->running();
+    return top == &schema ||
+           (top != nullptr && (top->name() == "aten::matmul" || top->name() == "aten::linear"));
+  }
+
+  /// Tells `listener` of all that this run writes to, and the regions in it.
+  void tell_writes(WriteListener* listener) { listener_ = listener; }
 
   /// Of the operator that runs; the next one's is greater by one, unless a region begins between.
   [[nodiscard]] std::int64_t moment() const { return births_->now(); }
@@ -179,7 +200,7 @@ class Footprint final : public OpObserver {
     const OperatorTraits& traits = OperatorTraits::of(op);
     running_ = &traits;
     shapes_.clear();
-    births_->operator_begins();
+    births_->operator_begins(op.schema());
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
@@ -306,6 +327,10 @@ class Footprint final : public OpObserver {
 
   void note_write(const at::Tensor& tensor, Write how) {
     const void* const storage = storage_of(tensor);
+    for (Footprint* region = this; region != nullptr; region = region->parent_) {
+      if (region->listener_ != nullptr) region->listener_->written(storage);
+      if (region->log_ != nullptr && !how.counted) region->uncounted_.push_back(storage);
+    }
     // By its memory: a tensor that no operator made (`buffer.data()`) may have the address of one
     // that died.
     const std::int64_t born = births_->of_memory(storage);
@@ -400,6 +425,8 @@ class Footprint final : public OpObserver {
   std::int64_t start_ = 0;
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
   OpLog* log_ = nullptr;
+  WriteListener* listener_ = nullptr;
+  std::vector<const void*> uncounted_;
   const std::vector<at::Generator>* known_ = nullptr;
   PointerMap captured_;
   Work work_;

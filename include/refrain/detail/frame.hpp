@@ -111,6 +111,7 @@ class Frame {
       const KeepScope keeping(kept_, nullptr, name(), options());
       const OpTapScope observed(observer);
       body_->run(inputs, outputs);
+      keeping.rethrow_failure();
     }
     then();
   }

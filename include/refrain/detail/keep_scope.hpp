@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,18 +38,23 @@ namespace refrain::detail {
 ///
 /// Regions nest. A result made in an inner region is kept by every region around it that runs for
 /// the first time, up to one that replays: that one has it from its own first run.
-class KeepScope final : public BackendCalls {
+class KeepScope final : public BackendCalls, public WriteListener {
  public:
   /// `footprint`: of a first run.
-  KeepScope(KeptResults& results, const Footprint* footprint, const std::string& region,
+  KeepScope(KeptResults& results, Footprint* footprint, const std::string& region,
             const CheckpointOptions& options)
       : results_(results),
         footprint_(footprint),
         region_(region),
         options_(options),
         parent_(std::exchange(innermost_, this)),
-        tap_(operators_of(this)) {}
-  ~KeepScope() { innermost_ = parent_; }
+        tap_(operators_of(this)) {
+    if (footprint_ != nullptr) footprint_->tell_writes(this);
+  }
+  ~KeepScope() {
+    innermost_ = parent_;
+    if (footprint_ != nullptr) footprint_->tell_writes(nullptr);
+  }
   KeepScope(const KeepScope&) = delete;
   KeepScope& operator=(const KeepScope&) = delete;
 
@@ -86,6 +92,33 @@ class KeepScope final : public BackendCalls {
   [[nodiscard]] KeepScope* outer() const { return replays() ? nullptr : parent_; }
   /// Of a replay: the next of the values that were kept by name.
   [[nodiscard]] std::size_t next_value() { return next_value_++; }
+
+  /// What was kept there is not what the run goes on with, whether a version counts it or not.
+  void written(const void* storage) override {
+    for (KeptCall& call : results_.calls) {
+      if (call.kept && is_in(call, storage)) call.written_at = footprint_->moment() + 1;
+    }
+    for (const auto& value : results_.values) {
+      for (const KeptValue::Tensor& tensor : value->tensors)
+        value->written = value->written || (tensor.storage != nullptr && tensor.storage == storage);
+    }
+  }
+
+  /// Of a replay: the body may have caught what was thrown at it.
+  void rethrow_failure() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+  /// Throws what `fail` throws, and again when the replay ends.
+  template <class Fail>
+  [[noreturn]] void fail_for_good(const Fail& fail) {
+    try {
+      fail();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+    std::terminate();  // it throws
+  }
 
   void call(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) override {
     const KeptOperators& chosen = *options_.kept_operators();
@@ -136,14 +169,17 @@ class KeepScope final : public BackendCalls {
     const auto base = std::find_if(calls.rbegin(), calls.rend(),
                                    [](const KeptCall& call) { return !call.folded; });
     if (base == calls.rend() || !base->kept) return false;
+    const bool adds = traits.arguments > 1;
+    if (adds && arguments[1].toTensor().dim() > 1) return false;  // no bias
     const c10::TensorImpl* const changed = arguments[0].toTensor().unsafeGetTensorImpl();
     bool is_its = false;
     for (KeptCall::Version& version : base->versions) {
-      if (version.tensor != changed || version.mark.moved()) continue;
+      if (version.tensor._unsafe_get_target() != changed || version.mark.moved()) continue;
       version.mark.expect_change();
       is_its = true;
     }
     if (!is_its) return false;
+    if (base->written_at == footprint_->moment()) base->written_at = 0;  // by this very operator
     last_touch_ = footprint_->moment();
     KeptCall& fold = calls.emplace_back();
     fold.schema = &op.schema();
@@ -182,7 +218,7 @@ class KeepScope final : public BackendCalls {
     for (std::size_t i = 0; i < count; ++i) {
       for_each_tensor(arguments[i], [&hash](const at::Tensor& tensor) {
         hash = (hash ^ static_cast<std::uint64_t>(tensor.dim())) * kPrime;
-        if (tensor.layout() != at::kStrided) return;
+        if (tensor.layout() != at::kStrided || tensor.is_nested()) return;
         for (const std::int64_t size : tensor.sizes())
           hash = (hash ^ static_cast<std::uint64_t>(size)) * kPrime;
       });
@@ -190,25 +226,36 @@ class KeepScope final : public BackendCalls {
     return hash;
   }
 
-  void require_same(const KeptCall& kept, const OperatorHandle& op, std::uint64_t shapes) const {
+  void require_same(const KeptCall& kept, const OperatorHandle& op, std::uint64_t shapes) {
     if (options_.check() == Check::None) return;
     if (kept.schema == &op.schema() && kept.shapes == shapes) return;
-    const std::string& then = kept.schema->name();
-    fail_other_path(
-        fmt::format("replay of `{}` calls other operators than the first run did.", region_),
-        fmt::format("first difference at call {} of those that are kept: expected "
-                    "{}, got {}{}",
-                    next_call_ - 1, then, op.schema().name(),
-                    kept.schema == &op.schema() ? " of other shapes" : ""));
+    fail_for_good([&] {
+      fail_other_path(
+          fmt::format("replay of `{}` calls other operators than the first run did.", region_),
+          fmt::format("first difference at call {} of those that are kept: expected {}, got {}{}",
+                      next_call_ - 1, kept.schema->name(), op.schema().name(),
+                      kept.schema == &op.schema() ? " of other shapes" : ""));
+    });
+  }
+
+  static bool is_in(const KeptCall& call, const void* storage) {
+    return std::any_of(call.returns.begin(), call.returns.end(), [storage](const auto& value) {
+      bool is = false;
+      for_each_tensor(value, [&](const at::Tensor& tensor) {
+        is = is || (tensor.has_storage() && storage_of(tensor) == storage);
+      });
+      return is;
+    });
   }
 
   void record(const KeptOperators::Operator& known, std::uint64_t shapes, c10::DispatchKeySet below,
               OperatorStack& stack) {
     const OperatorHandle& op = known.handle;
     const OperatorTraits& traits = OperatorTraits::of(op);
-    KeptCall kept;
-    kept.schema = &op.schema();
-    kept.shapes = shapes;
+    // There first: the call may throw, and the body go on without it.
+    results_.calls.emplace_back();
+    results_.calls.back().schema = &op.schema();
+    results_.calls.back().shapes = shapes;
     const KeptOperators& chosen = *options_.kept_operators();
     OpCall call{op.schema().name(), 0, {}, 0};
     const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
@@ -217,41 +264,49 @@ class KeepScope final : public BackendCalls {
       calls_.set(&op.schema(), call.ordinal + 1);
       for (std::size_t i = 0; i < traits.arguments; ++i) {
         for_each_tensor(arguments[i], [&call](const at::Tensor& tensor) {
-          call.inputs.push_back(tensor.sizes().vec());
+          call.inputs.push_back(tensor.is_nested() ? std::vector<std::int64_t>()
+                                                   : tensor.sizes().vec());
         });
       }
     }
     const std::vector<at::Tensor> written = written_of(op, arguments, traits);
     std::optional<RandomState> generator;
-    if (known.draws && options_.rng() == Rng::Preserve)
-      generator.emplace(generator_of(arguments, traits.arguments));
+    if (known.draws && options_.rng() == Rng::Preserve) {
+      const at::Generator used = generator_of(arguments, traits.arguments);
+      if (used.defined()) generator.emplace(used);
+    }
     run(op, below, stack);
+    KeptCall& kept = results_.calls.back();
     const c10::IValue* const returns = stack.data() + (stack.size() - traits.returns);
     for (std::size_t i = 0; i < traits.returns; ++i) {
       for_each_tensor(returns[i],
                       [&](const at::Tensor& tensor) { call.bytes += bytes_of(tensor); });
     }
-    if (chosen.chooses(known, call)) {
+    if (chosen.chooses(known, call) && counts_changes(returns, traits.returns)) {
       take(kept, op, returns, written);
       if (generator && generator->moved()) kept.after.push_back(generator->again());
     }
-    results_.calls.push_back(std::move(kept));
-    last_touch_ = footprint_->moment();
+    last_touch_ = footprint_->ran_alone(op.schema()) ? footprint_->moment() : kNever;
   }
 
   /// Of a kept result, perhaps: a change through it counts as one of the result.
   void note_view(const c10::IValue& views) {
     for_each_tensor(views, [this](const at::Tensor& view) {
       for (KeptCall& call : results_.calls) {
-        const bool is_it =
-            call.kept &&
-            std::any_of(call.returns.begin(), call.returns.end(), [&](const auto& value) {
-              return value.isTensor() && value.toTensor().defined() &&
-                     value.toTensor().is_alias_of(view);
-            });
-        if (is_it) call.versions.emplace_back(view);
+        if (call.kept && view.has_storage() && is_in(call, storage_of(view)))
+          call.versions.emplace_back(view);
       }
     });
+  }
+
+  /// Inference tensors do not.
+  static bool counts_changes(const c10::IValue* returns, std::size_t count) {
+    bool all = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      for_each_tensor(returns[i],
+                      [&all](const at::Tensor& tensor) { all = all && !tensor.is_inference(); });
+    }
+    return all;
   }
 
   static void take(KeptCall& kept, const OperatorHandle& op, const c10::IValue* returns,
@@ -314,6 +369,7 @@ class KeepScope final : public BackendCalls {
       for_each_tensor(arguments[i],
                       [&device](const at::Tensor& tensor) { device = tensor.device(); });
     }
+    if (device.is_meta()) return {};
     return at::globalContext().defaultGenerator(device);
   }
 
@@ -330,15 +386,18 @@ class KeepScope final : public BackendCalls {
   static inline constinit thread_local KeepScope* innermost_ = nullptr;
 
   KeptResults& results_;
-  const Footprint* footprint_;
+  Footprint* footprint_;
   const std::string& region_;
   const CheckpointOptions& options_;
   KeepScope* parent_;
   int task_ = torch::autograd::get_current_graph_task_id();
   bool paused_ = false;
+  std::exception_ptr failure_;
   BackendTap::Scope tap_;
-  std::int64_t last_touch_ = -1;  ///< The moment of the last call that was kept or folded.
-  bool reused_ = false;           ///< The last call of a chosen operator was.
+  static constexpr std::int64_t kNever = -2;
+  /// The moment of the last call that was kept or folded, if nobody can have read its result then.
+  std::int64_t last_touch_ = kNever;
+  bool reused_ = false;  ///< The last call of a chosen operator was.
   std::size_t next_call_ = 0;
   std::size_t next_value_ = 0;
   PointerMap calls_;  ///< How often each operator was called, where somebody asks.

@@ -70,12 +70,11 @@ class KeptOperators {
 
   /// Whether this call is kept, by any rule.
   [[nodiscard]] bool chooses(const Operator& op, const OpCall& call) const {
-    return std::any_of(op.rules.begin(), op.rules.end(), [&](std::size_t i) {
-      const auto& chooses = policy_.rules()[i].chooses;
-      return !chooses || chooses(call);
+    return !asks(op) || std::any_of(op.rules.begin(), op.rules.end(), [&](std::size_t i) {
+      return policy_.rules()[i].chooses(call);
     });
   }
-  /// Whether `chooses` looks at the call.
+  /// Whether that depends on the call: every rule has a condition.
   [[nodiscard]] bool asks(const Operator& op) const {
     return std::all_of(op.rules.begin(), op.rules.end(), [&](std::size_t i) {
       return static_cast<bool>(policy_.rules()[i].chooses);
@@ -155,7 +154,9 @@ class KeptOperators {
     const bool gives_views =
         std::any_of(returns.begin(), returns.end(),
                     [](const c10::Argument& argument) { return argument.alias_info() != nullptr; });
-    if (gives_views) return "returns a view of its arguments";
+    const bool unsafely = schema.name() == "aten::_unsafe_view" ||
+                          schema.name().starts_with("aten::unsafe_");  // untold by their schemas
+    if (gives_views || unsafely) return "returns a view of its arguments";
     const bool gives_tensors =
         std::any_of(returns.begin(), returns.end(),
                     [](const c10::Argument& argument) { return is_tensor(argument); });
@@ -195,7 +196,7 @@ class KeptOperators {
   /// `matmul` ends with an unsafe view, and `torch::nn::Linear` then adds its bias in place.
   void watch_uses_of_results() {
     watch({"_unsafe_view", "unsafe_split.Tensor", "unsafe_split_with_sizes"}, unsafe_views_);
-    watch({"add_.Tensor", "add_.Scalar", "sub_.Tensor", "relu_", "sigmoid_", "tanh_"}, folded_);
+    watch({"add_.Tensor", "relu_", "sigmoid_", "tanh_"}, folded_);
   }
 
   static void watch(std::initializer_list<const char*> names, PointerMap& set) {

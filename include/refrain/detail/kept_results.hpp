@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/held_value.hpp>
+#include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/random_state.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 
@@ -22,13 +23,14 @@ namespace refrain::detail {
 struct KeptCall {
   struct Version {
     VersionMark mark;
-    const c10::TensorImpl* tensor = nullptr;  ///< Only to be compared, while the region runs.
-    explicit Version(const at::Tensor& of) : mark(of), tensor(of.unsafeGetTensorImpl()) {}
+    WeakTensor tensor;  ///< Only to be compared.
+    explicit Version(const at::Tensor& of) : mark(of), tensor(of.getIntrusivePtr()) {}
   };
 
   const c10::FunctionSchema* schema = nullptr;
   std::uint64_t shapes = 0;  ///< Of its arguments.
   bool kept = false;
+  std::int64_t written_at = 0;  ///< When the run wrote to its memory, in operators; 0: it did not.
   bool folded = false;  ///< A change in place of the result of the call before, which has it.
   c10::SmallVector<c10::IValue, 1> returns;  ///< Tensors without their graphs.
   c10::SmallVector<Version, 2> versions;     ///< Of all through which they may be changed.
@@ -37,8 +39,9 @@ struct KeptCall {
 
   /// Not where somebody has changed a result in place since.
   [[nodiscard]] bool usable() const {
-    return kept && std::none_of(versions.begin(), versions.end(),
-                                [](const Version& version) { return version.mark.moved(); });
+    return kept && written_at == 0 &&
+           std::none_of(versions.begin(), versions.end(),
+                        [](const Version& version) { return version.mark.moved(); });
   }
 };
 
@@ -46,13 +49,16 @@ struct KeptCall {
 struct KeptValue {
   struct Tensor {
     VersionMark version;
-    bool tracked = false;  ///< It needs a gradient.
+    bool tracked = false;           ///< It needs a gradient.
+    const void* storage = nullptr;  ///< Null for a copy, which nobody changes.
   };
   struct Write {
     at::Tensor live;
     at::Tensor after;  ///< What the code left in it.
   };
   std::string name;
+  bool threw = false;              ///< The code did: it runs again.
+  mutable bool written = false;    ///< The run has written to its memory since.
   HeldValue value;                 ///< Tensors without their graphs.
   std::vector<Tensor> tensors;     ///< In the order of a visit.
   std::vector<RandomState> after;  ///< Where the code left the generators that it drew from.

@@ -52,6 +52,11 @@ class RandomState {
     generator_.set_current_seed(value);
   }
 
+  /// Whether it is LibTorch's own of its device.
+  [[nodiscard]] bool is_default() const {
+    return generator_ == at::globalContext().defaultGenerator(generator_.device());
+  }
+
   [[nodiscard]] const void* generator() const { return generator_.unsafeGetGeneratorImpl(); }
 
   /// The same generator as it stands now.

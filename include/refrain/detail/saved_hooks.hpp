@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/kept_node.hpp>
 #include <refrain/detail/outside_graph.hpp>
 
 #include <ATen/SavedTensorHooks.h>
@@ -63,6 +64,7 @@ class EngineProxy final : public torch::autograd::Engine {
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     const OutsideGraphScope* const replay = OutsideGraphScope::innermost();
+    if (replay != nullptr) KeptNode::refuse_below(roots);
     if (replay == nullptr || !accumulate_grad)
       return previous().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     const OutsideGraphScope::InnerPass pass(*replay, roots, inputs, outputs);

@@ -56,7 +56,7 @@ class OpPolicy {
   ///     policy::keep_matmuls().where([](const OpCall& call) { return call.bytes < 1 << 20; })
   ///
   /// `chooses` must answer by the call alone: it is asked in the first run only.
-  [[nodiscard]] OpPolicy where(Chooses chooses) const {
+  [[nodiscard]] OpPolicy where(const Chooses& chooses) const {
     OpPolicy narrowed = *this;
     narrowed.description_ += ".where(...)";
     for (Rule& rule : narrowed.rules_) {
