@@ -128,10 +128,10 @@ class KeepCall {
     for_each_tensor_in(value, [&](at::Tensor& tensor) {
       if (!tensor.defined()) return kept->tensors.push_back({});
       refuse_lost_gradient(tensor);
-      // What lies outside a region, or counts no changes, may move for reasons of its own.
+      // What lies outside a region may move for reasons of its own, once the run is over.
       const bool own = !tensor.is_inference() && tensor.has_storage() && is_own(tensor);
       kept->tensors.push_back({own ? VersionMark(tensor) : VersionMark(), tensor.requires_grad(),
-                               own ? storage_of(tensor) : nullptr});
+                               tensor.variable_data()});
       const at::NoGradGuard no_grad;
       const Unseen unseen;
       tensor = own ? tensor.variable_data() : tensor.detach().clone().variable_data();

@@ -194,6 +194,38 @@ TEST_P(KeepEdges, AValueChangedBehindAutogradsBackIsAnError) {
                                         [&] { y.sum().backward(); });
 }
 
+TEST_P(KeepEdges, AValueWhoseMemoryTheRegionChangesLaterIsAnError) {
+  const auto w = torch::randn({3}).requires_grad_();
+  const auto fails = [](auto region, const Tensor& x) {
+    const Tensor y = region(x);
+    expect_says<refrain::DivergenceError>({"keep(\"v\") gave was changed in place"},
+                                          [&] { y.sum().backward(); });
+  };
+  fails(quiet([=](const Tensor& x) {
+          const auto v = keep("v", [&] { return x; });
+          x.add_(1);
+          return (v.clone() * w).exp();
+        }),
+        torch::randn({3}));
+  const auto buffer = torch::ones({3});
+  fails(quiet([=](const Tensor& x) {
+          const auto v = keep("v", [&] { return buffer; });
+          buffer.add_(1);
+          return (v.clone() * x).exp();
+        }),
+        torch::randn({3}).requires_grad_());
+  fails(quiet([](const Tensor& x) {
+          Tensor v;
+          {
+            const c10::InferenceMode on;
+            v = keep("v", [&] { return x.detach().sin(); });
+            v.mul_(2);
+          }
+          return (v.clone() * x).exp();
+        }),
+        torch::randn({3}).requires_grad_());
+}
+
 TEST_P(KeepEdges, EachRegionOfANestPutsItsOwnGeneratorsBack) {
   using refrain::Rng;
   auto own = at::make_generator<at::CPUGeneratorImpl>(5);

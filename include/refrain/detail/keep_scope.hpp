@@ -100,7 +100,9 @@ class KeepScope final : public BackendCalls, public WriteListener {
     }
     for (const auto& value : results_.values) {
       for (const KeptValue::Tensor& tensor : value->tensors)
-        value->written = value->written || (tensor.storage != nullptr && tensor.storage == storage);
+        value->written =
+            value->written || (tensor.memory.defined() && tensor.memory.has_storage() &&
+                               storage_of(tensor.memory) == storage);
     }
   }
 
@@ -123,14 +125,14 @@ class KeepScope final : public BackendCalls, public WriteListener {
   void call(const OperatorHandle& op, c10::DispatchKeySet below, OperatorStack& stack) override {
     const KeptOperators& chosen = *options_.kept_operators();
     const KeptOperators::Operator* const known = chosen.find(op);
-    if (known == nullptr || inside_a_backward_pass()) {
-      const BackendTap::Scope still(this);  // what it is made of may be chosen
-      if (known == nullptr && chosen.may_be_folded(op) && folds(op, stack)) {
+    if (inside_a_backward_pass()) return BackendTap::run(op, below, stack);
+    if (known == nullptr) {
+      if (chosen.may_be_folded(op) && folds(op, stack)) {
         torch::jit::drop(stack, OperatorTraits::of(op).arguments - 1);  // gives back its first
         return;
       }
       BackendTap::run(op, below, stack);
-      if (known == nullptr && !replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
+      if (!replays() && chosen.is_unsafe_view(op)) note_view(stack.back());
       return;
     }
     reused_ = false;

@@ -49,8 +49,8 @@ struct KeptCall {
 struct KeptValue {
   struct Tensor {
     VersionMark version;
-    bool tracked = false;           ///< It needs a gradient.
-    const void* storage = nullptr;  ///< Null for a copy, which nobody changes.
+    bool tracked = false;  ///< It needs a gradient.
+    at::Tensor memory;     ///< What it lay in when it was kept, whoever owns that.
   };
   struct Write {
     at::Tensor live;
