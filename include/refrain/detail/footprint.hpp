@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/argument_tensors.hpp>
 #include <refrain/detail/births.hpp>
 #include <refrain/detail/input_entries.hpp>
 #include <refrain/detail/layout.hpp>
@@ -249,15 +250,6 @@ class Footprint final : public OpObserver {
     parent_ = parent;
     births_ = parent == nullptr ? &own_births_ : parent->births_;
     start_ = births_->next_moment();
-  }
-
-  template <class Visit>
-  static void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) visit(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
-    }
   }
 
   static bool contains(const std::vector<const void*>& pointers, const void* pointer) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/argument_tensors.hpp>
 #include <refrain/detail/backend_tap.hpp>
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/kept_operators.hpp>
@@ -203,15 +204,6 @@ class KeepScope final : public BackendCalls, public WriteListener {
       if (chosen != nullptr && !chosen->operators().empty() && !scope->paused_) return scope;
     }
     return nullptr;
-  }
-
-  template <class Visit>
-  static void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) visit(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
-    }
   }
 
   static std::uint64_t shapes_of(const c10::IValue* arguments, std::size_t count) {
