@@ -6,7 +6,7 @@
 
 # Regular expressions on the path below include/refrain. The first that matches counts.
 set(refrain_floor_0 version error bytes segment stage_cost schedule)
-set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate estimate/.+ ledger plan_file verify_report saved_report)
+set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate estimate/.+ "ledger(_.+)?" finding memory_sample "detail/(json_file|best_cut|plain_at_no_cost)" plan_file verify_report saved_report)
 set(refrain_floor_2
     options visit_tensors memory memory_timeline
     "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
@@ -15,11 +15,12 @@ set(refrain_floor_2
     "detail/(births|first_run|region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
     "detail/(turn|short_what|step_meter|step_trace|tensor_difference|step_undone|terminal_progress)"
     "detail/(argument_tensors|kept_node|saved_list|fingerprint|op_log|value_check|backend_tap|operator_names|kept_operators|kept_results|keep_scope)"
-    "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)")
+    "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)"
+    "detail/(live_samples|saves_watcher|step_recorder|call_record)")
 set(refrain_floor_3 tier tier/.+)
 set(refrain_floor_4 replay keep "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit refrain
-                    "detail/(stage_meter|chain_profiler|measured_step)")
+                    "detail/(stage_meter|chain_profiler|measured_step|lint_step)")
 set(refrain_floor_6 distributed/.+ cuda/.+)
 
 set(refrain_libtorch_include "^(torch|ATen|c10|caffe2)/")

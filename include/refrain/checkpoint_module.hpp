@@ -63,6 +63,7 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   [[nodiscard]] bool enabled() const override { return enabled_; }
   void set_enabled(bool on) override { enabled_ = on; }
   [[nodiscard]] const CheckpointOptions& options() const override { return settings_->options; }
+  [[nodiscard]] const std::string& region_name() const override { return settings_->name; }
   void set_path(const std::string& path) override { settings_ = named(settings_->options, path); }
   [[nodiscard]] std::string wrapped_type() const override { return this->inner_module().name(); }
   [[nodiscard]] std::type_index wrapped_id() const override { return typeid(M); }

@@ -61,6 +61,7 @@ class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
   [[nodiscard]] bool enabled() const override { return enabled_; }
   void set_enabled(bool on) override { enabled_ = on; }
   [[nodiscard]] const CheckpointOptions& options() const override { return options_; }
+  [[nodiscard]] const std::string& region_name() const override { return name_; }
   void set_path(const std::string& path) override {
     if (!options_.name().empty() || name_ == path) return;
     name_ = path;

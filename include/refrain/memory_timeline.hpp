@@ -4,6 +4,7 @@
 #include <refrain/bytes.hpp>
 #include <refrain/detail/counting_allocator.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/memory_sample.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -11,12 +12,6 @@
 #include <vector>
 
 namespace refrain {
-
-/// The bytes that lived at one moment, in seconds since the timeline began.
-struct MemorySample {
-  double seconds;
-  Bytes live;
-};
 
 /// Writes down the CPU's live bytes at every allocation and release while it lives, on any thread.
 ///

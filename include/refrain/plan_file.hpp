@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/json_file.hpp>
 #include <refrain/error.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/profile.hpp>
@@ -38,11 +39,6 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
                                         {Executor::Nested, "nested"},
                                         {Executor::Flat, "flat"}})
 
-inline void to_json(nlohmann::json& json, Bytes bytes) { json = bytes.count(); }
-inline void from_json(const nlohmann::json& json, Bytes& bytes) {
-  bytes = Bytes(json.get<std::int64_t>());
-}
-
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
                                    measured_loss, signature)
 
@@ -57,48 +53,6 @@ inline void from_json(const nlohmann::json& json, SegmentNode& node) {
   node.inside = json.value("inside", std::vector<SegmentNode>());
   node.option = json.value("option", std::int64_t{0});
 }
-
-namespace detail {
-
-inline constexpr int kPlanFileFormat = 1;
-inline constexpr int kDeepest = 1000;  // of plans in plans
-
-/// What is wrong with a file, in a PlanError.
-template <class Read>
-auto read_file(std::string_view what, const std::string& text, const Read& read) {
-  try {
-    const auto shallow = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-      if (depth > kDeepest) throw PlanError(fmt::format("nested deeper than {}.", kDeepest));
-      return true;
-    };
-    const nlohmann::json json = nlohmann::json::parse(text, shallow);
-    const int format = json.at("format").get<int>();
-    if (format != kPlanFileFormat) {
-      throw PlanError(
-          fmt::format("this {} is of format {}, known is {}.", what, format, kPlanFileFormat),
-          "likely cause: it was written by another version of Refrain.");
-    }
-    return read(json);
-  } catch (const nlohmann::json::exception& error) {
-    throw PlanError(fmt::format("this is no {}.", what), error.what());
-  }
-}
-
-[[nodiscard]] inline std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) throw PlanError(fmt::format("cannot read {}.", path));
-  return text;
-}
-
-inline void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << '\n';
-  file.close();
-  if (!file) throw PlanError(fmt::format("cannot write {}.", path));
-}
-
-}  // namespace detail
 
 namespace detail {
 
@@ -140,13 +94,13 @@ inline void check(const Profile& profile) {
 
 /// A profile as text: `refrain-plan solve` reads it.
 [[nodiscard]] inline std::string to_file_text(const Profile& profile) {
-  const nlohmann::json json = {{"format", detail::kPlanFileFormat}, {"profile", profile}};
+  const nlohmann::json json = {{"format", detail::kFileFormat}, {"profile", profile}};
   return json.dump(2);
 }
 
 /// Throws `PlanError` if the text is anything else.
 [[nodiscard]] inline Profile profile_from_text(const std::string& text) {
-  return detail::read_file("profile", text, [](const nlohmann::json& json) {
+  return detail::read_file<PlanError>("profile", text, [](const nlohmann::json& json) {
     auto profile = json.at("profile").get<Profile>();
     detail::check(profile);
     return profile;
@@ -157,7 +111,7 @@ inline void check(const Profile& profile) {
 /// which would measure other times and so might plan otherwise.
 [[nodiscard]] inline std::string to_file_text(const Plan& plan) {
   const nlohmann::json json = {
-      {"format", detail::kPlanFileFormat},
+      {"format", detail::kFileFormat},
       {"budget", plan.budget()},
       {"stages", plan.stages().nodes()},
       {"predicted", {{"peak", plan.predicted_peak()}, {"seconds", plan.predicted_seconds()}}},
@@ -168,7 +122,7 @@ inline void check(const Profile& profile) {
 
 /// Whatever model it is for. Throws `PlanError` if the text is anything else.
 [[nodiscard]] inline Plan plan_from_text(const std::string& text) {
-  return detail::read_file("plan", text, [](const nlohmann::json& json) {
+  return detail::read_file<PlanError>("plan", text, [](const nlohmann::json& json) {
     auto profile = json.at("profile").get<Profile>();
     detail::check(profile);
     const auto stages = profile.chain.size();
@@ -193,21 +147,21 @@ inline void check(const Profile& profile) {
 
 /// Writes a plan to a file. Throws `PlanError` if it cannot.
 inline void save_plan(const Plan& plan, const std::string& path) {
-  detail::write_text(path, to_file_text(plan));
+  detail::write_text<PlanError>(path, to_file_text(plan));
 }
 
 /// Reads a plan that `save_plan` wrote for this model: see `plan_from_text`.
 ///
 ///     auto plan = refrain::load_plan("plan.json", refrain::signature(layers, x));
 [[nodiscard]] inline Plan load_plan(const std::string& path, const Signature& model) {
-  return plan_from_text(detail::text_of(path), model);
+  return plan_from_text(detail::text_of<PlanError>(path), model);
 }
 
 inline void save_profile(const Profile& profile, const std::string& path) {
-  detail::write_text(path, to_file_text(profile));
+  detail::write_text<PlanError>(path, to_file_text(profile));
 }
 [[nodiscard]] inline Profile load_profile(const std::string& path) {
-  return profile_from_text(detail::text_of(path));
+  return profile_from_text(detail::text_of<PlanError>(path));
 }
 
 }  // namespace refrain

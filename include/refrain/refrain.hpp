@@ -9,11 +9,13 @@
 #include <refrain/explain.hpp>
 #include <refrain/fit.hpp>
 #include <refrain/keep.hpp>
+#include <refrain/lint.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/policy.hpp>
 #include <refrain/profiler.hpp>
+#include <refrain/record.hpp>
 #include <refrain/replay.hpp>
 #include <refrain/segment.hpp>
 #include <refrain/verify.hpp>

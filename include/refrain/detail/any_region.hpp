@@ -17,6 +17,8 @@ class AnyRegion {
   [[nodiscard]] virtual bool enabled() const = 0;
   virtual void set_enabled(bool on) = 0;
   [[nodiscard]] virtual const CheckpointOptions& options() const = 0;
+  /// What messages call it.
+  [[nodiscard]] virtual const std::string& region_name() const = 0;
   /// The place in the model, for messages; an explicit `CheckpointOptions().name()` stays.
   virtual void set_path(const std::string& path) = 0;
   [[nodiscard]] virtual std::string wrapped_type() const = 0;

@@ -48,9 +48,10 @@ class BackendTap {
     const std::string space = name.substr(0, name.find("::"));
     for (const auto key : {kAbove, kBelow}) {
       auto& library = all.libraries[{space, key}];
-      if (library == nullptr)
+      if (library == nullptr) {
         library =
             std::make_unique<torch::Library>(torch::Library::IMPL, space, key, __FILE__, __LINE__);
+      }
       library->impl(name.c_str(),
                     key == kAbove
                         ? torch::CppFunction::makeFromBoxedFunction<&BackendTap::above>()

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <refrain/detail/body.hpp>
+#include <refrain/detail/call_record.hpp>
+#include <refrain/detail/first_run.hpp>
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/keep_scope.hpp>
 #include <refrain/detail/kept_results.hpp>
@@ -52,7 +54,10 @@ class Frame {
  public:
   Frame(std::shared_ptr<const RegionSettings> settings, std::unique_ptr<Body> body,
         const std::vector<at::Tensor>& inputs)
-      : settings_(std::move(settings)), body_(std::move(body)), inputs_(inputs) {}
+      : settings_(std::move(settings)),
+        body_(std::move(body)),
+        inputs_(inputs),
+        record_(CallRecord::open(settings_->name, inputs)) {}
 
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
@@ -60,8 +65,12 @@ class Frame {
   [[nodiscard]] const std::string& name() const { return settings_->name; }
   [[nodiscard]] const CheckpointOptions& options() const { return settings_->options; }
 
-  /// Runs `call` while watching what it touches.
-  void first_run(Footprint& footprint, HookMaker* hooks, c10::function_ref<void()> call) {
+  /// Runs `call` while watching what it touches. `inside`: where regions that it calls say that
+  /// they are.
+  void first_run(Footprint& footprint, HookMaker* hooks, const CallRecord::Place* inside,
+                 c10::function_ref<void()> call) {
+    const CallRecord::PlaceScope recorded(inside);
+    if (record_ != nullptr) record_->first_run_begins(options().generators());
     const EntryRandomState random(options().rng() == Rng::Preserve, options().generators());
     running_ = &footprint;
     running_random_ = &random;
@@ -85,13 +94,14 @@ class Frame {
   /// Puts the first run's surroundings back and runs the body once more; `hooks` see what it saves,
   /// `observer` its operators, if it is not null.
   void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, OpObserver* observer) {
-    replay(hooks, outputs, observer, [] {});
+    replay(hooks, outputs, observer, /*inside=*/nullptr, [] {});
   }
 
   /// The same, then calls `then` while buffers still hold what they did in the first run, but in
   /// the caller's own surroundings.
   void replay(HookMaker* hooks, std::vector<at::Tensor>* outputs, OpObserver* observer,
-              c10::function_ref<void()> then) {
+              const CallRecord::Place* inside, c10::function_ref<void()> then) {
+    CallRecord::Replay recorded(record_.get());
     const HookScope unhooked(nullptr);
     const Footprint::Scope unwatched(nullptr);
     if (running_ != nullptr) take_so_far(*running_);
@@ -109,10 +119,12 @@ class Frame {
       const Surroundings::Scope surroundings(surroundings_);
       const HookScope hooked(hooks);
       const KeepScope keeping(kept_, nullptr, name(), options());
+      const CallRecord::PlaceScope recorded_inside(inside);
       const OpTapScope observed(observer);
       body_->run(inputs, outputs);
       keeping.rethrow_failure();
     }
+    recorded.end();
     then();
   }
 
@@ -124,7 +136,23 @@ class Frame {
   }
 
  protected:
-  [[nodiscard]] bool checks_values() const { return settings_->checks_values(); }
+  [[nodiscard]] bool checks_values() const {
+    return settings_->checks_values() || (record_ != nullptr && record_->checks_values());
+  }
+
+  /// Null where no step is recorded.
+  [[nodiscard]] CallRecord* call_record() const { return record_.get(); }
+
+  /// Call when the first run is over, and its result is what the caller gets.
+  void tell_first_run(const Footprint& footprint, const FirstRun& run) const {
+    if (record_ == nullptr) return;
+    if (run.result != FirstRun::Result::None) {
+      run.for_each_result([this](at::Tensor& tensor) {
+        if (tensor.defined()) record_->result(tensor);
+      });
+    }
+    record_->first_run_ended(footprint, kept_, writes_, surroundings_.random_states());
+  }
 
   [[nodiscard]] KeptResults& kept() { return kept_; }
 
@@ -219,6 +247,7 @@ class Frame {
   std::vector<OutsideRead> reads_;
   std::vector<OutsideWrite> writes_;
   KeptResults kept_;
+  std::unique_ptr<CallRecord> record_;
   // While the first run goes on:
   Footprint* running_ = nullptr;
   const EntryRandomState* running_random_ = nullptr;

@@ -100,10 +100,11 @@ class KeepScope final : public BackendCalls, public WriteListener {
       if (call.kept && is_in(call, storage)) call.written_at = footprint_->moment() + 1;
     }
     for (const auto& value : results_.values) {
-      for (const KeptValue::Tensor& tensor : value->tensors)
+      for (const KeptValue::Tensor& tensor : value->tensors) {
         value->written =
             value->written || (tensor.memory.defined() && tensor.memory.has_storage() &&
                                storage_of(tensor.memory) == storage);
+      }
     }
   }
 
@@ -331,9 +332,10 @@ class KeepScope final : public BackendCalls, public WriteListener {
     }
     torch::jit::drop(stack, traits.arguments);
     std::size_t next_written = 0;
-    for (const c10::IValue& value : kept.returns)
+    for (const c10::IValue& value : kept.returns) {
       stack.push_back(value.isNone() && next_written < written.size() ? written[next_written++]
                                                                       : without_graph(value));
+    }
     for (RandomState& state : kept.after) state.restore();
     if (torch::autograd::get_current_graph_task_id() != -1 &&
         !torch::autograd::get_current_graph_task_keep_graph()) {

@@ -60,6 +60,7 @@ class OperatorNames {
       if (apart <= most) distances.emplace(known.name, apart);
     }
     std::vector<std::pair<std::size_t, std::string>> ranked;
+    ranked.reserve(distances.size());
     for (const auto& [known, apart] : distances) ranked.emplace_back(apart, known);
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::string> names;

@@ -123,9 +123,10 @@ template <class Layer, class Value, class... Extras>
   Signature signature;
   for (const ProfiledLayer& layer : chain.layers)
     signature.layers.push_back({layer.name, layer.type, layer.tensors});
-  for (const at::Tensor& input : chain.input.tensors())
+  for (const at::Tensor& input : chain.input.tensors()) {
     signature.inputs.push_back(shape_text(TensorFacts(input)) +
                                (input.requires_grad() ? ", with a gradient" : ""));
+  }
   signature.device = c10::DeviceTypeName(chain.device().type(), /*lower_case=*/true);
   signature.libtorch = TORCH_VERSION;
   return signature;

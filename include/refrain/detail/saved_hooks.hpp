@@ -31,6 +31,7 @@ namespace refrain::detail {
 /// Makes one hook object for each tensor that autograd saves on this thread.
 class HookMaker {
  public:
+  /// Null: autograd goes its usual way.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make() = 0;
 
  protected:
@@ -38,6 +39,47 @@ class HookMaker {
 };
 
 inline constinit thread_local HookMaker* current_hook_maker = nullptr;
+
+/// Hears of the backward passes that this thread asks for, be it inside another.
+class BackwardListener {
+ public:
+  virtual void backward_begins() = 0;
+  virtual void backward_ends() = 0;
+
+  /// While it lives, `listener` is told; null: nobody.
+  class Scope {
+   public:
+    explicit Scope(BackwardListener* listener) : before_(std::exchange(current_, listener)) {}
+    ~Scope() { current_ = before_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    BackwardListener* before_;
+  };
+
+  /// One pass.
+  class Pass {
+   public:
+    Pass() : listener_(current_) {
+      if (listener_ != nullptr) listener_->backward_begins();
+    }
+    ~Pass() {
+      if (listener_ != nullptr) listener_->backward_ends();
+    }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    BackwardListener* listener_;
+  };
+
+ protected:
+  ~BackwardListener() = default;
+
+ private:
+  static inline constinit thread_local BackwardListener* current_ = nullptr;
+};
 
 /// Delegates to the engine that was there before, but for saved-tensor hooks and for gradients that
 /// a replay would add a second time.
@@ -63,6 +105,7 @@ class EngineProxy final : public torch::autograd::Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
+    const BackwardListener::Pass told;
     const OutsideGraphScope* const replay = OutsideGraphScope::innermost();
     if (replay != nullptr) KeptNode::refuse_below(roots);
     if (replay == nullptr || !accumulate_grad)
@@ -85,7 +128,9 @@ class EngineProxy final : public torch::autograd::Engine {
   }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    if (current_hook_maker != nullptr) return current_hook_maker->make();
+    if (current_hook_maker != nullptr) {
+      if (auto hooks = current_hook_maker->make()) return hooks;
+    }
     return previous().get_default_saved_variable_hooks();
   }
 

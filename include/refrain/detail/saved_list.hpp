@@ -3,17 +3,15 @@
 
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/op_log.hpp>
-#include <refrain/detail/saved_hooks.hpp>
+#include <refrain/detail/saves_watcher.hpp>
 #include <refrain/detail/storage_set.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/saved_report.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +19,7 @@
 namespace refrain::detail {
 
 /// Lists what autograd saves on this thread, which is saved as ever.
-class SavedList final : public HookMaker {
+class SavedList final : public SavesWatcher {
  public:
   using Names = std::map<const void*, std::string>;  ///< Of parameters, by their memory.
 
@@ -29,48 +27,26 @@ class SavedList final : public HookMaker {
       : inputs_(inputs),
         names_(std::move(names)),
         footprint_("explain_saved", none_, Footprint::TrackedWrites::LetPass) {
-    EngineProxy::install();
     footprint_.watch_closely(&log_, /*known=*/nullptr);
-  }
-  SavedList(const SavedList&) = delete;
-  SavedList& operator=(const SavedList&) = delete;
-  ~SavedList() = default;
-
-  std::unique_ptr<torch::autograd::SavedVariableHooks> make() override {
-    return std::make_unique<Hook>(*this);
   }
   [[nodiscard]] Footprint& footprint() { return footprint_; }
   [[nodiscard]] SavedReport take() { return std::move(report_); }
 
  private:
-  class Hook final : public torch::autograd::SavedVariableHooks {
-   public:
-    explicit Hook(SavedList& list) : list_(&list) {}
-    void call_pack_hook(const at::Tensor& tensor) override {
-      list_->note(tensor);
-      data_ = tensor.tensor_data();
-    }
-    at::Tensor call_unpack_hook() override { return data_; }
-
-   private:
-    SavedList* list_;  // of the run that saves, which is over when the tensor is asked for
-    at::Tensor data_;
-  };
-
-  void note(const at::Tensor& tensor) {
-    SavedTensor saved;
-    saved.op = log_.size() == 0 ? "nothing that was seen" : log_.name(log_.size());
-    saved.what = shape_text(TensorFacts(tensor));
-    saved.bytes = Bytes(bytes_of(tensor));
+  void saved(const at::Tensor& tensor) override {
+    SavedTensor entry;
+    entry.op = log_.size() == 0 ? "nothing that was seen" : log_.name(log_.size());
+    entry.what = shape_text(TensorFacts(tensor));
+    entry.bytes = Bytes(bytes_of(tensor));
     const void* const storage = storage_of(tensor);
-    saved.kind = kind_of(tensor, storage);
-    if (const auto known = names_.find(storage); known != names_.end()) saved.name = known->second;
+    entry.kind = kind_of(tensor, storage);
+    if (const auto known = names_.find(storage); known != names_.end()) entry.name = known->second;
     const auto [first, is_new] =
         places_.try_emplace(storage, static_cast<std::int64_t>(report_.tensors.size()));
-    if (!is_new) saved.shared_with = first->second;
-    if (is_new && saved.kind == SavedTensor::Kind::Activation && tensor.has_storage())
+    if (!is_new) entry.shared_with = first->second;
+    if (is_new && entry.kind == SavedTensor::Kind::Activation && tensor.has_storage())
       report_.kept += Bytes(static_cast<std::int64_t>(tensor.storage().nbytes()));
-    report_.tensors.push_back(std::move(saved));
+    report_.tensors.push_back(std::move(entry));
   }
 
   [[nodiscard]] SavedTensor::Kind kind_of(const at::Tensor& tensor, const void* storage) const {

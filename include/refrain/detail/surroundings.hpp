@@ -158,6 +158,8 @@ class Surroundings {
 
   /// The generators to put back for a replay.
   void set_random(std::vector<RandomState> states) { random_ = std::move(states); }
+  /// How many those are.
+  [[nodiscard]] std::size_t random_states() const { return random_.size(); }
 
   /// As captured while it lives, then as it was.
   class Scope {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/call_record.hpp>
 #include <refrain/detail/fingerprint.hpp>
 #include <refrain/detail/first_run.hpp>
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/graph_border.hpp>
 #include <refrain/detail/op_log.hpp>
 #include <refrain/detail/other_path.hpp>
+#include <refrain/detail/saves_watcher.hpp>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -48,13 +50,23 @@ class FunctionFrame final : public Frame {
     }
     Footprint footprint(name(), inputs);
     values_ = checks_values();
-    OpLog unused;
-    if (values_) footprint.watch_closely(&unused, &options().generators());
+    OpLog log;
+    if (values_) {
+      footprint.watch_closely(&log, &options().generators());
+      if (call_record() != nullptr) call_record()->use(log);
+    }
     // A cast made before the region would be a part of its graph that no replay has.
     const AutocastCacheOff own_casts;
     GraphBorder border;
-    first_run(footprint, nullptr, run.call);
-    if (run.watch != nullptr && run.watch->must_stay_plain()) return;  // with the graph that it has
+    std::optional<Saves> saves;
+    if (call_record() != nullptr) {
+      saves.emplace(*call_record(), footprint);
+      if (!values_) footprint.watch_closely(&call_record()->log(), /*known=*/nullptr);
+    }
+    // Regions inside are a part of this one's graph, which goes.
+    first_run(footprint, saves ? &*saves : nullptr, /*inside=*/nullptr, run.call);
+    if (run.watch != nullptr && run.watch->must_stay_plain())
+      return tell_first_run(footprint, run);  // with the graph that it has
     if (run.result == FirstRun::Result::Opaque) {
       refuse("gives a result whose tensors it cannot find",
              "teach the type with visit_tensors, or use Route::Hooks.");
@@ -63,9 +75,23 @@ class FunctionFrame final : public Frame {
     for (const at::Tensor& input : inputs) border.leave_outside(input);
     for_each_read([&](const at::Tensor& tensor) { border.leave_outside(tensor); });
     put_node_under(self, run, border, footprint);
+    tell_first_run(footprint, run);
   }
 
  private:
+  /// What autograd saves in a first run that is recorded.
+  class Saves final : public SavesWatcher {
+   public:
+    Saves(CallRecord& record, const Footprint& footprint)
+        : record_(record), footprint_(footprint) {}
+
+   private:
+    void saved(const at::Tensor& tensor) override { record_.saved(tensor, footprint_); }
+
+    CallRecord& record_;
+    const Footprint& footprint_;
+  };
+
   struct Output {
     std::size_t place;  ///< Among all tensors of the result.
     TensorFacts facts;
@@ -150,7 +176,10 @@ class FunctionFrame final : public Frame {
     try {
       // What the replay's own graph saved of a buffer is only there until the buffer is put back.
       replay(nullptr, &results, nullptr,
-             [&] { answers = backward_through(std::move(results), border, gradients, wanted); });
+             call_record() == nullptr ? nullptr : &call_record()->place(), [&] {
+               if (call_record() != nullptr) call_record()->rebuilt_all();
+               answers = backward_through(std::move(results), border, gradients, wanted);
+             });
     } catch (const std::exception&) {
       throw;
     } catch (...) {

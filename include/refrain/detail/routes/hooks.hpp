@@ -54,10 +54,14 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
                                                  ? ValueCheck::Keep::Copies
                                                  : ValueCheck::Keep::Fingerprints);
       footprint.watch_closely(&values_->log(), &options().generators());
+      if (call_record() != nullptr) call_record()->use(values_->log());
+    } else if (call_record() != nullptr) {
+      footprint.watch_closely(&call_record()->log(), /*known=*/nullptr);
     }
     Recorder recorder(*this, footprint);
     try {
-      first_run(footprint, &recorder, run.call);
+      first_run(footprint, &recorder, call_record() == nullptr ? nullptr : &call_record()->place(),
+                run.call);
     } catch (...) {
       remembers_ = false;
       values_.reset();
@@ -67,6 +71,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     stop_rule_.run_ended(footprint);
     // No replay gets beyond the last tensor that is saved.
     if (stop() == Rebuilder::Stop::AtOnce) kept().calls.resize(calls_before_last_);
+    tell_first_run(footprint, run);
     if (!remembers_.exchange(false)) return;
     stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
     drop_rebuilt();
@@ -126,6 +131,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     stop_rule_.saved(tensor, footprint);
     calls_before_last_ = kept().calls.size();
     slots_.emplace_back(tensor);
+    if (call_record() != nullptr) call_record()->saved(tensor, footprint);
     if (values_) values_->saved(slots_.size() - 1, tensor, footprint);
     if (remembers_) slots_.back().fill(tensor.tensor_data());
     return slots_.size() - 1;
@@ -186,6 +192,7 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
         throw;
       }
       rebuilder.let_graph_go();
+      if (call_record() != nullptr) call_record()->rebuilt(slots_, rebuilder.stopped());
       return mark_streams();
     }
     drop_slots();

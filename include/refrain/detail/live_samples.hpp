@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/detail/counting_allocator.hpp>
+#include <refrain/ledger.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/memory_sample.hpp>
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// The live bytes of one step over time, on whichever device it uses.
+///
+/// All of the CPU's with `count_cpu_memory()`; otherwise what its allocator reports to this thread
+/// and to the backward passes that it starts, unless a profiler holds that place. Of accelerators
+/// what their allocators report, and what they say when they are looked at.
+class LiveSamples final : public MemoryListener {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit LiveSamples(Clock::time_point start) : start_(start) {
+    if (c10::ThreadLocalDebugInfo::get(place()) == nullptr) {
+      reports_ = std::make_shared<Reports>(*this);
+      guard_.emplace(place(), reports_);
+    }
+    if (counting_cpu_memory()) {
+      add(cpu_, MemorySample{0, memory().live});
+      CountingAllocator::instance().add(*this);
+      counting_ = true;
+    } else if (reports_) {
+      add(cpu_, MemorySample{0, Bytes(0)});
+    }
+    look();
+  }
+  LiveSamples(const LiveSamples&) = delete;
+  LiveSamples& operator=(const LiveSamples&) = delete;
+  ~LiveSamples() {
+    if (counting_) CountingAllocator::instance().remove(*this);
+    if (reports_) reports_->end();
+  }
+
+  /// Asks the accelerator, which may not report by itself.
+  void look() {
+    const auto type = at::accelerator::getAccelerator();
+    if (!type || at::accelerator::deviceCount() == 0) return;
+    const c10::Device device(*type, at::accelerator::getDeviceIndex());
+    add(accelerator_, MemorySample{seconds(Clock::now()), memory(device).live});
+    const std::lock_guard lock(mutex_);
+    device_ = device;
+  }
+
+  /// The timeline of the accelerator if the step used it, else that of the CPU.
+  void give(Ledger& ledger) {
+    const std::lock_guard lock(mutex_);
+    const bool used = std::any_of(
+        accelerator_.begin(), accelerator_.end(),
+        [this](const MemorySample& sample) { return sample.live != accelerator_.front().live; });
+    ledger.device = used ? device_.str() : "cpu";
+    ledger.whole = used || counting_;
+    ledger.timeline = std::move(used ? accelerator_ : cpu_);
+    // Threads may report in another order than they looked at the clock.
+    std::stable_sort(
+        ledger.timeline.begin(), ledger.timeline.end(),
+        [](const MemorySample& a, const MemorySample& b) { return a.seconds < b.seconds; });
+  }
+
+ private:
+  /// May outlive the samples: whatever takes this thread's state along holds it.
+  class Reports final : public c10::MemoryReportingInfoBase {
+   public:
+    explicit Reports(LiveSamples& to) : to_(&to) {}
+    void end() {
+      const std::lock_guard lock(mutex_);
+      to_ = nullptr;
+    }
+    void reportMemoryUsage(void* /*data*/, std::int64_t size, std::size_t allocated,
+                           std::size_t /*reserved*/, c10::Device device) override {
+      const std::lock_guard lock(mutex_);
+      if (to_ != nullptr) to_->reported(size, allocated, device);
+    }
+    [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
+
+   private:
+    std::mutex mutex_;
+    LiveSamples* to_;
+  };
+
+  // A constant in LibTorch 2.11, an object of a class in 2.15.
+  static c10::DebugInfoKind place() { return c10::DebugInfoKind::PROFILER_STATE; }
+
+  void live_changed(Clock::time_point when, std::int64_t live) override {
+    add(cpu_, MemorySample{seconds(when), Bytes(live)});
+  }
+
+  void reported(std::int64_t size, std::size_t allocated, c10::Device device) {
+    const double now = seconds(Clock::now());
+    if (!device.is_cpu())
+      return add(accelerator_, {now, Bytes(static_cast<std::int64_t>(allocated))});
+    if (counting_) return;
+    const std::lock_guard lock(mutex_);
+    if (!cpu_.empty()) cpu_.push_back({now, cpu_.back().live + Bytes(size)});
+  }
+
+  void add(std::vector<MemorySample>& to, MemorySample sample) {
+    const std::lock_guard lock(mutex_);
+    to.push_back(sample);
+  }
+
+  [[nodiscard]] double seconds(Clock::time_point when) const {
+    return std::chrono::duration<double>(when - start_).count();
+  }
+
+  Clock::time_point start_;
+  std::mutex mutex_;
+  bool counting_ = false;
+  c10::Device device_ = c10::Device(c10::kCPU);  ///< The accelerator, if there is one.
+  std::vector<MemorySample> cpu_;
+  std::vector<MemorySample> accelerator_;
+  std::shared_ptr<Reports> reports_;
+  std::optional<c10::DebugInfoGuard> guard_;
+};
+
+}  // namespace refrain::detail
