@@ -76,6 +76,24 @@ elseif(CHECK STREQUAL goes_on_exactly)
   train(2 ${toy} --width 64 --steps 6 --resume half.pt)
   expect("${errors}" "was saved with width 32, not 64")
 
+elseif(CHECK STREQUAL lints)
+  # So small a model has its peak in its head: regions near it only cost.
+  train(1 ${toy} --lint --policy all)
+  expect("${output}" "warning: `layers[^`]*` only costs")
+  train(0 ${toy} --lint --policy every:2)
+
+elseif(CHECK STREQUAL records_a_step)
+  train(0 ${toy} --steps 2 --policy every:2 --ledger step.json)
+  expect("${output}" "at its peak on cpu")
+  file(READ "${FOLDER}/step.json" ledger)
+  string(JSON regions LENGTH "${ledger}" ledger calls)
+  expect("${regions}" "^2$")
+  string(JSON peak GET "${ledger}" peak live)
+  expect("${peak}" "^[0-9]+$")
+  file(READ "${FOLDER}/step.trace.json" trace)
+  string(JSON events LENGTH "${trace}" traceEvents)
+  expect("${events}" "^[0-9][0-9]+$")
+
 elseif(CHECK STREQUAL bad_options)
   train(2 --policy budget:much)
   expect("${errors}" "after the colon goes an amount, as in 200MiB")
@@ -85,7 +103,7 @@ elseif(CHECK STREQUAL bad_options)
               "--layers;0" "--layers;many" "--heads;7" "--device;abacus" "--device;xla"
               "--autocast;fp8" "--route;scenic" "--data;nowhere" "--seq;100000000" "--lr;-1"
               "--dropout;1" "--steps" "--unheard_of" "--resume;nothing" "--save;no/such/folder/x"
-              "--policy;all;none;--save;x")
+              "--policy;all;none;--save;x" "--policy;all;none;--lint" "--ledger;no/such/x")
     train(2 ${bad})
     expect("${errors}" "^train_gpt: [^\n]+\\.\n$")
   endforeach()

@@ -7,7 +7,10 @@
 #include "report.hpp"
 #include "text.hpp"
 #include "trainer.hpp"
+#include <refrain/finding.hpp>
+#include <refrain/ledger_file.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/record.hpp>
 
 #include <c10/util/Exception.h>
 
@@ -49,8 +52,39 @@ void check_writable(const std::string& path, const char* option) {
   if (!existed) std::filesystem::remove(path);
 }
 
+/// REFRAIN_PYTHON names a Python that can plot; set and empty, there is none.
+void draw(const std::string& script, const std::string& files) {
+  const char* const named = std::getenv("REFRAIN_PYTHON");
+  const std::string python = named == nullptr ? TRAIN_GPT_PYTHON : named;
+  const auto command = fmt::format("\"{}\" \"{}\" {}", python, script, files);
+  if (!python.empty() && std::system(command.c_str()) == 0) return;
+  fmt::print("No pictures were drawn; a Python with matplotlib draws them: python3 {} {}\n", script,
+             files);
+}
+
+int lint_one(const Options& options, const Text& text) {
+  Trainer trainer(options, text, options.policies.front());
+  describe(options, text, parameter_count(trainer));
+  trainer.step();  // makes what the optimizer keeps
+  const auto findings = trainer.lint();
+  fmt::print("{}: {}\n", options.policies.front(), to_string(findings));
+  return refrain::any_warning(findings) ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/// One more step, written down.
+void record_step(const Options& options, Trainer& trainer) {
+  const auto ledger = refrain::record([&] { trainer.step(); });
+  fmt::print("{}\n", ledger);
+  const std::filesystem::path file(options.ledger);
+  refrain::save_ledger(ledger, options.ledger);
+  refrain::save_trace(ledger, std::filesystem::path(file).replace_extension("trace.json").string());
+  const auto picture = std::filesystem::path(file).replace_extension("png");
+  draw(TRAIN_GPT_PLOT_LEDGER, fmt::format("\"{}\" \"{}\"", file.string(), picture.string()));
+}
+
 int run_one(const Options& options, const Text& text) {
   if (!options.save.empty()) check_writable(options.save, "--save");
+  if (!options.ledger.empty()) check_writable(options.ledger, "--ledger");
   Trainer trainer(options, text, options.policies.front());
   describe(options, text, parameter_count(trainer));
   const auto* const plan = trainer.plan_of(options.policies.front());
@@ -73,19 +107,10 @@ int run_one(const Options& options, const Text& text) {
     stays ? progress.keep(line) : progress.show(line);
   }
   if (!options.save.empty()) trainer.save(options.save);
+  if (!options.ledger.empty()) record_step(options, trainer);
   if (plan != nullptr) fmt::print("peak predicted {}, ", plan->predicted_peak());
   fmt::print("peak {}, weights {:016x}\n", peak, fingerprint(trainer.parameters()));
   return EXIT_SUCCESS;
-}
-
-/// REFRAIN_PYTHON names a Python that can plot; set and empty, there is none.
-void draw(const std::string& json) {
-  const char* const named = std::getenv("REFRAIN_PYTHON");
-  const std::string python = named == nullptr ? TRAIN_GPT_PYTHON : named;
-  const auto command = fmt::format("\"{}\" \"{}\" \"{}\"", python, TRAIN_GPT_PLOT, json);
-  if (!python.empty() && std::system(command.c_str()) == 0) return;
-  fmt::print("No pictures were drawn; a Python with matplotlib draws them: python3 {} {}\n",
-             TRAIN_GPT_PLOT, json);
 }
 
 int compare(const Options& options, const Text& text) {
@@ -114,7 +139,7 @@ int compare(const Options& options, const Text& text) {
       "gradient in every step.\n",
       options.steps, rows.front().at_rest, kRounds);
   std::fflush(stdout);
-  draw(json.string());
+  draw(TRAIN_GPT_PLOT, fmt::format("\"{}\"", json.string()));
   const bool equal = std::all_of(
       rows.begin(), rows.end(), [&](const Row& row) { return row.same_training_as(rows.front()); });
   return equal ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -129,6 +154,7 @@ int main(int argc, char** argv) {
     const auto options = train_gpt::parse(argc, argv);
     (void)train_gpt::device_for(options.device);
     const auto text = train_gpt::text_for(options);
+    if (options.lint) return train_gpt::lint_one(options, text);
     return options.comparing() ? train_gpt::compare(options, text)
                                : train_gpt::run_one(options, text);
   } catch (const train_gpt::BadOption& bad) {

@@ -76,6 +76,8 @@ void check(const Options& options) {
   if (options.comparing() && !(options.save.empty() && options.resume.empty())) {
     throw BadOption("--save and --resume continue one run, so they need exactly one --policy.");
   }
+  if (options.comparing() && (options.lint || !options.ledger.empty()))
+    throw BadOption("--lint and --ledger look at one step, so they need exactly one --policy.");
   check_policies(options);
 }
 
@@ -168,6 +170,10 @@ Options parse(int argc, char** argv) {
   add("--data", options.data, "FILE", "a text to read (default: LibTorch's own headers)");
   add("--save", options.save, "FILE", "written at the end, to go on from");
   add("--resume", options.resume, "FILE", "what --save has written");
+  add("--ledger", options.ledger, "FILE",
+      "records one more step: a table, and FILE, a trace and a picture beside it");
+  app.add_flag("--lint", options.lint,
+               "reports regions that gain nothing or are wrong, instead of training");
   add("--out", options.out, "FOLDER", "for the comparison's results");
   app.get_formatter()->column_width(28);
   for (auto* const option : app.get_options()) {
@@ -183,6 +189,8 @@ Options parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw BadOption(fmt::format("{}.", error.what()));
   }
+  const bool looks = options.lint || !options.ledger.empty();
+  if (options.policies.empty() && looks) options.policies = {"all"};
   if (options.policies.empty() && options.save.empty() && options.resume.empty()) {
     options.policies = demo_policies(options.layers);
   } else if (options.policies.empty()) {

@@ -35,6 +35,8 @@ struct Options {
   std::string data;    // empty: LibTorch's own headers
   std::string save;    // empty: nowhere
   std::string resume;  // empty: from the start
+  std::string ledger;  // empty: no step is recorded
+  bool lint = false;   // one step, and what the linter says of it
   std::string out = ".";
 
   /// Several policies are compared with plain; one is simply trained.

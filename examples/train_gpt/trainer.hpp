@@ -5,6 +5,7 @@
 #include "meters.hpp"
 #include "options.hpp"
 #include "text.hpp"
+#include <refrain/lint.hpp>
 #include <refrain/memory.hpp>
 
 #include <ATen/Context.h>
@@ -139,6 +140,14 @@ class Trainer {
     result.memory = {now.live, std::max(now.peak, result.memory.peak)};
     ++steps_;
     return result;
+  }
+
+  /// What is found in a step's forward and backward on the first batch.
+  std::vector<refrain::Finding> lint() {
+    const auto batch = text_.batch(options_.batch, options_.seq, options_.seed, 0);
+    const auto targets = batch.targets.to(device_);
+    return refrain::lint([&](const at::Tensor& inputs) { return loss_on(inputs, targets); },
+                         batch.inputs.to(device_));
   }
 
   std::vector<at::Tensor> gradients() const {
