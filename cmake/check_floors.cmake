@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # A header may include its own floor or a lower one. Below floor 2 there is no LibTorch; LibTorch's
-# internals are for floor 2 and detail/routes. Run as a script (HEADERS=include/refrain) it prints
+# internals are for floor 2, detail/routes and cuda. Run as a script (HEADERS=include/refrain) it prints
 # each line that breaks this; included, it only gives the table.
 
 # Regular expressions on the path below include/refrain. The first that matches counts.
@@ -67,8 +67,8 @@ function(refrain_check_header root header complaints)
     elseif(included MATCHES "${refrain_libtorch_include}" AND floor LESS 2)
       set(wrong "no LibTorch below floor 2")
     elseif(included MATCHES "${refrain_internal_include}" AND NOT floor EQUAL 2
-           AND NOT header MATCHES "^detail/routes/")
-      set(wrong "LibTorch's internals are for floor 2 and detail/routes")
+           AND NOT header MATCHES "^(detail/routes|cuda)/")
+      set(wrong "LibTorch's internals are for floor 2, detail/routes and cuda")
     endif()
     if(wrong)
       string(APPEND said "${header}: ${line}: ${wrong}\n")
