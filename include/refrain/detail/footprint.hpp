@@ -96,9 +96,11 @@ class Footprint final : public OpObserver {
     known_ = known;
   }
 
-  /// The moment at which the tensor was made; before all that `log` holds if it was not here.
+  /// The moment at which the tensor, or else its memory, was made; before all that `log` holds if
+  /// it was not here.
   [[nodiscard]] std::int64_t born(const at::Tensor& tensor) const {
-    const std::int64_t born = births_->of(tensor);
+    std::int64_t born = births_->of(tensor);
+    if (born < start_) born = births_->of_memory(storage_of(tensor));
     return born < start_ ? -1 : born;
   }
 
