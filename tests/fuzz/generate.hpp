@@ -31,6 +31,7 @@ class Generator {
     s.nested = one_in(6);
     s.kept = static_cast<Kept>(one_in(2) ? 0 : below(kKeptCount));
     s.values = s.check && one_in(4);
+    s.recorded = one_in(3);
     s.seed = static_cast<std::uint32_t>(engine_());
 
     Scope scope;

@@ -54,6 +54,7 @@ struct Settings {
   bool function_route = false;
   bool autocast = false;  // the whole forward under bfloat16 autocast
   bool nested = false;    // all of it inside one more region
+  bool recorded = false;  // the checkpointed run, in a ledger
   Kept kept = Kept::Nothing;
   std::uint32_t seed = 0;  // of the tensors and of the generator
 

@@ -47,6 +47,7 @@ class Shrinker {
       if (!(candidate.settings == best_.settings)) any = attempt(candidate) || any;
     };
     with([](Settings& s) { s.nested = false; });
+    with([](Settings& s) { s.recorded = false; });
     with([](Settings& s) { s.autocast = false; });
     with([](Settings& s) { s.kept = Kept::Nothing; });
     with([](Settings& s) { s.function_route = false; });

@@ -128,6 +128,7 @@ class Reader {
   if (s.function_route) out += " function_route";
   if (s.autocast) out += " autocast";
   if (s.nested) out += " nested";
+  if (s.recorded) out += " recorded";
   if (s.kept != Kept::Nothing) out += " ";
   out += kKeptNames.at(static_cast<std::size_t>(s.kept));
   out += " seed " + std::to_string(s.seed) + " begin\n";
@@ -160,6 +161,8 @@ class Reader {
       s.autocast = true;
     else if (word == "nested")
       s.nested = true;
+    else if (word == "recorded")
+      s.recorded = true;
     else
       known = false;
     for (std::size_t i = 0; i < kDriveNames.size(); ++i) {

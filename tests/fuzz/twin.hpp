@@ -6,6 +6,7 @@
 #include "fuzz/text.hpp"
 #include <refrain/error.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/record.hpp>
 #include <refrain/replay.hpp>
 
 #include <cstring>
@@ -125,6 +126,48 @@ inline void drive_backward(Drive how, Tensors losses, const Tensors& leaves, Obs
   }
 }
 
+/// What must hold of any ledger.
+inline void check(const refrain::Ledger& ledger) {
+  const auto must = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(std::string("the ledger is wrong: ") + what);
+  };
+  for (std::size_t i = 0; i < ledger.calls.size(); ++i) {
+    const auto& call = ledger.calls[i];
+    must(call.inside < static_cast<std::int64_t>(i), "a call is inside a later one");
+    must(call.forgotten <= call.saved, "more is forgotten than was saved");
+    must(call.first_run.begin <= call.first_run.end, "a first run ends before it begins");
+    refrain::Bytes savers;
+    for (const auto& saver : call.savers) savers += saver.bytes;
+    must(savers == call.saved, "operators save another sum than the call");
+    for (const auto& replay : call.replays) {
+      must(replay.time.begin <= replay.time.end, "a replay ends before it begins");
+      must(replay.rebuilt <= call.saved, "more is rebuilt than was saved");
+    }
+  }
+  must(to_csv(ledger).size() > 0 && to_string(ledger).size() > 0, "it has no text");
+}
+
+/// The forward and the backward pass; what a user could see of them goes to `seen`, and the name of
+/// the part that runs to `stage`.
+inline void run(const Program& program, Observed& seen, std::string& stage) {
+  const auto machine = std::make_shared<Machine>(program);
+  auto outputs = machine->forward();
+  seen.add_all("output", outputs);
+  auto leaves = machine->leaves();
+  leaves.insert(leaves.end(), machine->state().parameters.begin(),
+                machine->state().parameters.end());
+  seen.add("a draw after the forward", at::rand({2}));
+  seen.add_all("buffer after the forward", machine->state().buffers);
+  stage = "backward";
+  auto losses = drive::losses(outputs);
+  outputs.clear();
+  drive_backward(program.settings.drive, std::move(losses), leaves, seen);
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    seen.add("gradient " + std::to_string(i), leaves[i].grad());
+  seen.add_all("buffer", machine->state().buffers);
+  seen.add("own generator", machine->state().generator.get_state());
+}
+
 /// One run of the program from its seed.
 inline Observed observe(const Program& program, Calls calls) {
   Observed seen;
@@ -133,22 +176,11 @@ inline Observed observe(const Program& program, Calls calls) {
   torch::manual_seed(program.settings.seed);
   std::string stage = "forward";
   try {
-    const auto machine = std::make_shared<Machine>(program);
-    auto outputs = machine->forward();
-    seen.add_all("output", outputs);
-    auto leaves = machine->leaves();
-    leaves.insert(leaves.end(), machine->state().parameters.begin(),
-                  machine->state().parameters.end());
-    seen.add("a draw after the forward", at::rand({2}));
-    seen.add_all("buffer after the forward", machine->state().buffers);
-    stage = "backward";
-    auto losses = drive::losses(outputs);
-    outputs.clear();
-    drive_backward(program.settings.drive, std::move(losses), leaves, seen);
-    for (std::size_t i = 0; i < leaves.size(); ++i)
-      seen.add("gradient " + std::to_string(i), leaves[i].grad());
-    seen.add_all("buffer", machine->state().buffers);
-    seen.add("own generator", machine->state().generator.get_state());
+    if (calls == Calls::Checkpointed && program.settings.recorded) {
+      check(refrain::record([&] { run(program, seen, stage); }));
+    } else {
+      run(program, seen, stage);
+    }
   } catch (const refrain::Error& e) {
     seen.error = stage + ": " + e.what();
     seen.refused = dynamic_cast<const refrain::DivergenceError*>(&e) == nullptr;
