@@ -14,7 +14,7 @@ set(refrain_floor_2
     "detail/(operator_traits|tensor_facts|layout|written_shapes|outside_graph|other_path|rebuilder)"
     "detail/(births|first_run|region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
     "detail/(turn|short_what|step_meter|step_trace|tensor_difference|step_undone|terminal_progress)"
-    "detail/(argument_tensors|kept_node|saved_list|fingerprint|op_log|value_check|backend_tap|operator_names|kept_operators|kept_results|keep_scope)"
+    "detail/(argument_tensors|kept_node|saved_list|fingerprint|op_log|value_check|backend_tap|operator_names|kept_operators|kept_results|kept_call|keep_scope)"
     "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)"
     "detail/(live_samples|saves_watcher|step_recorder|call_record)")
 set(refrain_floor_3 tier tier/.+)

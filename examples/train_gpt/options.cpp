@@ -33,7 +33,7 @@ std::int64_t number_of(const std::string& word, std::string_view digits) {
 std::vector<std::string> demo_policies(std::int64_t layers) {
   std::vector<std::string> words{"none", "one_in:2"};
   if (layers > 3) words.emplace_back("every:3");
-  for (const char* word : {"sqrt", "binary", "all"}) words.emplace_back(word);
+  for (const char* word : {"sqrt", "fit:0.5", "binary", "all"}) words.emplace_back(word);
   return words;
 }
 

@@ -132,9 +132,10 @@ class LedgerLint {
         attention += saver.bytes;
         op = saver.op;
       }
-      for (const KeptMemory& memory : call.kept)
+      for (const KeptMemory& memory : call.kept) {
         kept = kept ||
                (memory.why == Why::Operator && memory.what.find("attention") != std::string::npos);
+      }
     });
     if (kept || 2 * attention.count() < total.saved.count() || attention.count() == 0) return;
     add(Rule::Attention, Severity::Note, total.region, attention,

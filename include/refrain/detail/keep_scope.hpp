@@ -4,6 +4,7 @@
 #include <refrain/detail/argument_tensors.hpp>
 #include <refrain/detail/backend_tap.hpp>
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/kept_call.hpp>
 #include <refrain/detail/kept_operators.hpp>
 #include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/operator_traits.hpp>
@@ -13,8 +14,6 @@
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/options.hpp>
 
-#include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
@@ -97,7 +96,7 @@ class KeepScope final : public BackendCalls, public WriteListener {
   /// What was kept there is not what the run goes on with, whether a version counts it or not.
   void written(const void* storage) override {
     for (KeptCall& call : results_.calls) {
-      if (call.kept && is_in(call, storage)) call.written_at = footprint_->moment() + 1;
+      if (call.kept && lies_in(call, storage)) call.written_at = footprint_->moment() + 1;
     }
     for (const auto& value : results_.values) {
       for (const KeptValue::Tensor& tensor : value->tensors) {
@@ -146,7 +145,7 @@ class KeepScope final : public BackendCalls, public WriteListener {
       KeptCall& kept = results_.calls[next_call_++];
       require_same(kept, op, shapes);
       reused_ = kept.usable();
-      if (reused_) return reuse(kept, op, stack);
+      if (reused_) return reuse_result(kept, op, stack);
     }
     run(op, below, stack);
   }
@@ -207,20 +206,6 @@ class KeepScope final : public BackendCalls, public WriteListener {
     return nullptr;
   }
 
-  static std::uint64_t shapes_of(const c10::IValue* arguments, std::size_t count) {
-    constexpr std::uint64_t kPrime = 0x100000001B3U;  // FNV-1a's
-    std::uint64_t hash = 0xCBF29CE484222325U;
-    for (std::size_t i = 0; i < count; ++i) {
-      for_each_tensor(arguments[i], [&hash](const at::Tensor& tensor) {
-        hash = (hash ^ static_cast<std::uint64_t>(tensor.dim())) * kPrime;
-        if (tensor.layout() != at::kStrided || tensor.is_nested()) return;
-        for (const std::int64_t size : tensor.sizes())
-          hash = (hash ^ static_cast<std::uint64_t>(size)) * kPrime;
-      });
-    }
-    return hash;
-  }
-
   void require_same(const KeptCall& kept, const OperatorHandle& op, std::uint64_t shapes) {
     if (options_.check() == Check::None) return;
     if (kept.schema == &op.schema() && kept.shapes == shapes) return;
@@ -230,16 +215,6 @@ class KeepScope final : public BackendCalls, public WriteListener {
           fmt::format("first difference at call {} of those that are kept: expected {}, got {}{}",
                       next_call_ - 1, kept.schema->name(), op.schema().name(),
                       kept.schema == &op.schema() ? " of other shapes" : ""));
-    });
-  }
-
-  static bool is_in(const KeptCall& call, const void* storage) {
-    return std::any_of(call.returns.begin(), call.returns.end(), [storage](const auto& value) {
-      bool is = false;
-      for_each_tensor(value, [&](const at::Tensor& tensor) {
-        is = is || (tensor.has_storage() && storage_of(tensor) == storage);
-      });
-      return is;
     });
   }
 
@@ -278,7 +253,7 @@ class KeepScope final : public BackendCalls, public WriteListener {
                       [&](const at::Tensor& tensor) { call.bytes += bytes_of(tensor); });
     }
     if (chosen.chooses(known, call) && counts_changes(returns, traits.returns)) {
-      take(kept, op, returns, written);
+      keep_result(kept, op, returns, written);
       if (generator && generator->moved()) kept.after.push_back(generator->again());
     }
     last_touch_ = footprint_->ran_alone(op.schema()) ? footprint_->moment() : kNever;
@@ -288,95 +263,10 @@ class KeepScope final : public BackendCalls, public WriteListener {
   void note_view(const c10::IValue& views) {
     for_each_tensor(views, [this](const at::Tensor& view) {
       for (KeptCall& call : results_.calls) {
-        if (call.kept && view.has_storage() && is_in(call, storage_of(view)))
+        if (call.kept && view.has_storage() && lies_in(call, storage_of(view)))
           call.versions.emplace_back(view);
       }
     });
-  }
-
-  /// Inference tensors do not.
-  static bool counts_changes(const c10::IValue* returns, std::size_t count) {
-    bool all = true;
-    for (std::size_t i = 0; i < count; ++i) {
-      for_each_tensor(returns[i],
-                      [&all](const at::Tensor& tensor) { all = all && !tensor.is_inference(); });
-    }
-    return all;
-  }
-
-  static void take(KeptCall& kept, const OperatorHandle& op, const c10::IValue* returns,
-                   const std::vector<at::Tensor>& written) {
-    for (std::size_t i = 0; i < op.schema().returns().size(); ++i) {
-      const bool is_argument = op.schema().returns()[i].alias_info() != nullptr;
-      kept.returns.push_back(is_argument ? c10::IValue() : without_graph(returns[i]));
-      if (is_argument) continue;
-      for_each_tensor(returns[i],
-                      [&kept](const at::Tensor& tensor) { kept.versions.emplace_back(tensor); });
-    }
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    for (const at::Tensor& tensor : written) kept.written.push_back(tensor.clone());
-    kept.kept = true;
-  }
-
-  /// Where the pass frees its graph nobody asks for this result again; and if somebody does, it is
-  /// computed again.
-  static void reuse(KeptCall& kept, const OperatorHandle& op, OperatorStack& stack) {
-    const OperatorTraits& traits = OperatorTraits::of(op);
-    const c10::IValue* const arguments = stack.data() + (stack.size() - traits.arguments);
-    const std::vector<at::Tensor> written = written_of(op, arguments, traits);
-    for (std::size_t i = 0; i < written.size(); ++i) {
-      const at::AutoDispatchBelowADInplaceOrView no_graph;
-      if (written[i].sizes() != kept.written[i].sizes())
-        written[i].resize_(kept.written[i].sizes());  // an `out`
-      written[i].copy_(kept.written[i]);
-    }
-    torch::jit::drop(stack, traits.arguments);
-    std::size_t next_written = 0;
-    for (const c10::IValue& value : kept.returns) {
-      stack.push_back(value.isNone() && next_written < written.size() ? written[next_written++]
-                                                                      : without_graph(value));
-    }
-    for (RandomState& state : kept.after) state.restore();
-    if (torch::autograd::get_current_graph_task_id() != -1 &&
-        !torch::autograd::get_current_graph_task_keep_graph()) {
-      kept.kept = false;
-      kept.returns.clear();
-      kept.written.clear();
-    }
-  }
-
-  static std::vector<at::Tensor> written_of(const OperatorHandle& op, const c10::IValue* arguments,
-                                            const OperatorTraits& traits) {
-    std::vector<at::Tensor> written;
-    if (!traits.writes) return written;
-    for (std::size_t i = 0; i < traits.arguments; ++i) {
-      if (!OperatorTraits::is_written(op.schema().arguments()[i])) continue;
-      for_each_tensor(arguments[i],
-                      [&written](const at::Tensor& tensor) { written.push_back(tensor); });
-    }
-    return written;
-  }
-
-  /// The one it is given, or else that of its tensors' device.
-  static at::Generator generator_of(const c10::IValue* arguments, std::size_t count) {
-    c10::Device device(c10::kCPU);
-    for (std::size_t i = count; i-- > 0;) {
-      if (arguments[i].isGenerator()) return arguments[i].toGenerator();
-      for_each_tensor(arguments[i],
-                      [&device](const at::Tensor& tensor) { device = tensor.device(); });
-    }
-    if (device.is_meta()) return {};
-    return at::globalContext().defaultGenerator(device);
-  }
-
-  static c10::IValue without_graph(const c10::IValue& value) {
-    if (value.isTensor())
-      return value.toTensor().defined() ? value.toTensor().variable_data() : value.toTensor();
-    if (!value.isTensorList()) return value;
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector())
-      list.push_back(tensor.defined() ? tensor.variable_data() : tensor);
-    return list;
   }
 
   static inline constinit thread_local KeepScope* innermost_ = nullptr;
