@@ -33,8 +33,8 @@ using nlohmann::json;
 
 constexpr std::int64_t kBatch = 1;
 constexpr std::int64_t kTokens = 1024;
-constexpr std::int64_t kWidth = 256;
-constexpr std::int64_t kHeads = 8;
+constexpr std::int64_t kWidth = 768;
+constexpr std::int64_t kHeads = 24;
 constexpr double kMiB = 1024.0 * 1024.0;
 
 /// softmax(Q Kᵀ / √d) V, written out; causal.

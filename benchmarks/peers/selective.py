@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-TOKENS, WIDTH, HEADS = 1024, 256, 8
+TOKENS, WIDTH, HEADS = 1024, 768, 24
 aten = torch.ops.aten
 MATMULS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 ATTENTION = {aten._scaled_dot_product_flash_attention_for_cpu.default}

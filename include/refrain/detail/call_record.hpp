@@ -117,7 +117,7 @@ class CallRecord {
   void first_run_ended(const Footprint& footprint, const KeptResults& kept,
                        const std::vector<OutsideWrite>& writes, std::size_t generators) {
     using Why = KeptMemory::Why;
-    told_.call.draws = generators_->drawn_from().size() > 0;
+    told_.call.draws = !generators_->drawn_from().empty();
     if (generators > 0) {
       told_.call.kept.push_back({Why::Random,
                                  fmt::format("of {} generators", generators),

@@ -58,7 +58,7 @@ class LintStep {
     GradientSource::run_and_drop(std::move(roots));
     for (std::size_t i = 0; i < before.size(); ++i) {
       const std::string how = difference_between(before[i], owned.buffers[i].tensor.detach(), 0);
-      if (!how.empty()) changed_.push_back({owned.buffers[i].name, how});
+      if (!how.empty()) changed_.emplace_back(owned.buffers[i].name, how);
     }
   }
 
