@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/counting_allocator.hpp>
+#include <refrain/detail/surroundings.hpp>
 #include <refrain/ledger.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/memory_sample.hpp>
@@ -40,11 +41,11 @@ class LiveSamples final : public MemoryListener {
       guard_.emplace(place(), reports_);
     }
     if (counting_cpu_memory()) {
-      add(cpu_, MemorySample{0, memory().live});
-      CountingAllocator::instance().add(*this);
       counting_ = true;
+      cpu_.push_back({0, memory().live});
+      CountingAllocator::instance().add(*this);
     } else if (reports_) {
-      add(cpu_, MemorySample{0, Bytes(0)});
+      cpu_.push_back({0, Bytes(0)});
     }
     look();
   }
@@ -57,12 +58,10 @@ class LiveSamples final : public MemoryListener {
 
   /// Asks the accelerator, which may not report by itself.
   void look() {
-    const auto type = at::accelerator::getAccelerator();
-    if (!type || at::accelerator::deviceCount() == 0) return;
-    const c10::Device device(*type, at::accelerator::getDeviceIndex());
-    add(accelerator_, MemorySample{seconds(Clock::now()), memory(device).live});
     const std::lock_guard lock(mutex_);
-    device_ = device;
+    if (device_.is_cpu()) find_accelerator();
+    if (device_.is_cpu()) return;
+    accelerator_.push_back({seconds(Clock::now()), memory(device_).live});
   }
 
   /// The timeline of the accelerator if the step used it, else that of the CPU.
@@ -105,21 +104,27 @@ class LiveSamples final : public MemoryListener {
   static c10::DebugInfoKind place() { return c10::DebugInfoKind::PROFILER_STATE; }
 
   void live_changed(Clock::time_point when, std::int64_t live) override {
-    add(cpu_, MemorySample{seconds(when), Bytes(live)});
+    const std::lock_guard lock(mutex_);
+    cpu_.push_back({seconds(when), Bytes(live)});
   }
 
   void reported(std::int64_t size, std::size_t allocated, c10::Device device) {
-    const double now = seconds(Clock::now());
-    if (!device.is_cpu())
-      return add(accelerator_, {now, Bytes(static_cast<std::int64_t>(allocated))});
-    if (counting_) return;
     const std::lock_guard lock(mutex_);
-    if (!cpu_.empty()) cpu_.push_back({now, cpu_.back().live + Bytes(size)});
+    const double now = seconds(Clock::now());
+    if (!device.is_cpu() && device_.is_cpu()) device_ = device;
+    if (!device.is_cpu() && device == device_)
+      accelerator_.push_back({now, Bytes(static_cast<std::int64_t>(allocated))});
+    if (device.is_cpu() && !counting_ && !cpu_.empty())
+      cpu_.push_back({now, cpu_.back().live + Bytes(size)});
   }
 
-  void add(std::vector<MemorySample>& to, MemorySample sample) {
-    const std::lock_guard lock(mutex_);
-    to.push_back(sample);
+  /// The one that this thread uses, if it has been used before; else another that has.
+  void find_accelerator() {
+    const auto in_play = accelerators_in_play();
+    if (in_play.empty()) return;
+    const c10::Device here(in_play.front().type(), at::accelerator::getDeviceIndex());
+    const bool used = std::find(in_play.begin(), in_play.end(), here) != in_play.end();
+    device_ = used ? here : in_play.front();
   }
 
   [[nodiscard]] double seconds(Clock::time_point when) const {
@@ -129,7 +134,7 @@ class LiveSamples final : public MemoryListener {
   Clock::time_point start_;
   std::mutex mutex_;
   bool counting_ = false;
-  c10::Device device_ = c10::Device(c10::kCPU);  ///< The accelerator, if there is one.
+  c10::Device device_ = c10::Device(c10::kCPU);  ///< The accelerator, once one is used.
   std::vector<MemorySample> cpu_;
   std::vector<MemorySample> accelerator_;
   std::shared_ptr<Reports> reports_;
