@@ -58,10 +58,11 @@ class LiveSamples final : public MemoryListener {
 
   /// Asks the accelerator, which may not report by itself.
   void look() {
+    const c10::Device device = accelerator();
+    if (device.is_cpu()) return;
+    const Bytes live = memory(device).live;  // not under the lock: allocators report under theirs
     const std::lock_guard lock(mutex_);
-    if (device_.is_cpu()) find_accelerator();
-    if (device_.is_cpu()) return;
-    accelerator_.push_back({seconds(Clock::now()), memory(device_).live});
+    accelerator_.push_back({seconds(Clock::now()), live});
   }
 
   /// The timeline of the accelerator if the step used it, else that of the CPU.
@@ -118,13 +119,16 @@ class LiveSamples final : public MemoryListener {
       cpu_.push_back({now, cpu_.back().live + Bytes(size)});
   }
 
-  /// The one that this thread uses, if it has been used before; else another that has.
-  void find_accelerator() {
+  /// The one that this thread uses, if it has been used before; else another that has; else the
+  /// CPU.
+  [[nodiscard]] c10::Device accelerator() {
+    const std::lock_guard lock(mutex_);
+    if (!device_.is_cpu()) return device_;
     const auto in_play = accelerators_in_play();
-    if (in_play.empty()) return;
+    if (in_play.empty()) return device_;
     const c10::Device here(in_play.front().type(), at::accelerator::getDeviceIndex());
     const bool used = std::find(in_play.begin(), in_play.end(), here) != in_play.end();
-    device_ = used ? here : in_play.front();
+    return device_ = used ? here : in_play.front();
   }
 
   [[nodiscard]] double seconds(Clock::time_point when) const {
