@@ -16,7 +16,7 @@ set(refrain_floor_2
     "detail/(turn|short_what|step_meter|step_trace|tensor_difference|step_undone|terminal_progress)"
     "detail/(argument_tensors|kept_node|saved_list|fingerprint|op_log|value_check|backend_tap|operator_names|kept_operators|kept_results|kept_call|keep_scope)"
     "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)"
-    "detail/(live_samples|saves_watcher|step_recorder|call_record)")
+    "detail/(live_samples|memory_reports|saves_watcher|step_recorder|call_record)")
 set(refrain_floor_3 tier tier/.+)
 set(refrain_floor_4 replay keep "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit refrain

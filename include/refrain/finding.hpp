@@ -26,6 +26,7 @@ enum class Rule {
   RandomNotReplayed,  ///< A region draws numbers that its replay does not draw again.
   BufferChanged,      ///< A buffer changes during the backward pass.
   Diverges,           ///< A replay does something else than its first run.
+  StepFails,          ///< The step throws for another reason.
   NotRun,             ///< A region that did not run as one.
   InEvalMode,         ///< A region in eval mode in a model that trains.
   PeakOutside,        ///< The peak is where no region can lower it.

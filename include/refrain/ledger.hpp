@@ -44,6 +44,9 @@ struct KeptMemory {
   Bytes bytes;
   std::string holder;   ///< Of outputs and of what is held: "`blocks.1`, its argument 0".
   bool shared = false;  ///< It is counted at another entry already.
+  /// Of an input: the call whose result it was made of, by a few operators outside all regions. A
+  /// place in `Ledger::calls`; -1: none, or that result itself.
+  std::int64_t made_from = -1;
 
   friend bool operator==(const KeptMemory&, const KeptMemory&) = default;
 };
@@ -90,12 +93,15 @@ struct SavedByOperator {
 /// from outside are nobody's cost here.
 struct RegionCall {
   std::string region;
-  std::int64_t number = 0;   ///< Among the calls of this region, from 0.
-  std::int64_t inside = -1;  ///< The call around it, a place in `Ledger::calls`; -1: none.
-  std::int64_t tensors = 0;  ///< How many autograd would have saved.
-  Bytes saved;               ///< What it would have kept for them: what the plain call keeps.
-  Bytes forgotten;           ///< Of that, what was gone when backward began.
-  bool draws = false;        ///< It drew random numbers.
+  std::int64_t number = 0;      ///< Among the calls of this region, from 0.
+  std::int64_t inside = -1;     ///< The call around it, a place in `Ledger::calls`; -1: none.
+  std::int64_t tensors = 0;     ///< How many autograd would have saved.
+  Bytes saved;                  ///< What it would have kept for them: what the plain call keeps.
+  Bytes saved_inputs;           ///< Of that, its arguments.
+  Bytes forgotten;              ///< Of `saved`, what was gone when backward began.
+  bool draws = false;           ///< It drew random numbers.
+  bool differentiable = false;  ///< A result of it needs a gradient.
+  bool threw = false;           ///< Its first run did: nothing else is known of it.
   std::vector<KeptMemory> kept;
   std::vector<SavedByOperator> savers;  ///< Whose `saved` is, most first.
   TimeSpan first_run;
@@ -149,12 +155,10 @@ struct MemoryPeak {
 struct Ledger {
   std::vector<RegionCall> calls;  ///< In the order of their first runs.
   std::vector<TimeSpan> backward_passes;
-  double seconds = 0;   ///< Of the step.
-  Bytes saved_outside;  ///< What autograd kept outside all regions, parameters and all that lived
-                        ///< before the step not counted.
-  std::string device;   ///< Whose memory the timeline shows.
-  bool whole = false;   ///< The timeline counts all that lives on the device; else what the step
-                        ///< took, less what it gave back.
+  double seconds = 0;  ///< Of the step.
+  std::string device;  ///< Whose memory the timeline shows.
+  bool whole = false;  ///< The timeline counts all that lives on the device; else what the step
+                       ///< took, less what it gave back.
   std::vector<MemorySample> timeline;  ///< Empty where nobody could measure.
 
   /// What the step did at a moment, and in which call.
@@ -201,6 +205,21 @@ struct Ledger {
     MemoryPeak peak = at(most->seconds);
     peak.live = most->live;
     return peak;
+  }
+
+  /// What lived when a backward pass began beyond what lived when the step did, of the pass where
+  /// that was most: what regions keep, what autograd keeps outside them, and what the step's own
+  /// code holds. Empty where nobody could measure.
+  [[nodiscard]] std::optional<Bytes> waiting() const {
+    if (timeline.empty()) return std::nullopt;
+    Bytes most;
+    for (const TimeSpan& pass : backward_passes) {
+      const auto after = std::upper_bound(
+          timeline.begin(), timeline.end(), pass.begin,
+          [](double moment, const MemorySample& sample) { return moment < sample.seconds; });
+      if (after != timeline.begin()) most = std::max(most, (after - 1)->live - timeline[0].live);
+    }
+    return most;
   }
 
   friend bool operator==(const Ledger&, const Ledger&) = default;

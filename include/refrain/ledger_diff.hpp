@@ -32,13 +32,13 @@ struct RegionChange {
 struct LedgerDiff {
   std::vector<RegionChange> regions;  ///< Those that changed in more than time.
   std::optional<Bytes> peak;          ///< After less before, where both were measured alike.
-  Bytes saved_outside;                ///< After less before.
+  std::optional<Bytes> waiting;       ///< The same of what lived when backward began.
   double seconds = 0;                 ///< After less before.
   double replay_seconds = 0;          ///< After less before.
 
   /// Whether nothing but times changed.
   [[nodiscard]] bool empty() const {
-    return regions.empty() && saved_outside.count() == 0 && (!peak || peak->count() == 0);
+    return regions.empty() && (!waiting || waiting->count() == 0) && (!peak || peak->count() == 0);
   }
 };
 
@@ -71,7 +71,7 @@ struct LedgerDiff {
   const auto then = before.peak();
   const auto now = after.peak();
   if (then && now && before.whole == after.whole) diff.peak = now->live - then->live;
-  diff.saved_outside = after.saved_outside - before.saved_outside;
+  if (before.waiting() && after.waiting()) diff.waiting = *after.waiting() - *before.waiting();
   diff.seconds = after.seconds - before.seconds;
   return diff;
 }
@@ -84,9 +84,9 @@ struct LedgerDiff {
   constexpr double kMilli = 1e3;
   std::string text = "after less before:";
   if (diff.peak) text += fmt::format(" peak {},", signed_bytes(*diff.peak));
-  text += fmt::format(" step {:+.2f} ms, replays {:+.2f} ms, kept outside all regions {}",
-                      diff.seconds * kMilli, diff.replay_seconds * kMilli,
-                      signed_bytes(diff.saved_outside));
+  if (diff.waiting) text += fmt::format(" when backward began {},", signed_bytes(*diff.waiting));
+  text += fmt::format(" step {:+.2f} ms, replays {:+.2f} ms", diff.seconds * kMilli,
+                      diff.replay_seconds * kMilli);
   if (diff.regions.empty()) return text + "\nno region changed in more than time";
   const auto pair = [](const auto& before, const auto& after) {
     return before == after ? fmt::format("{}", after) : fmt::format("{} -> {}", before, after);

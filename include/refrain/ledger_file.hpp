@@ -27,11 +27,12 @@ NLOHMANN_JSON_SERIALIZE_ENUM(KeptMemory::Why, {{KeptMemory::Why::Input, "input"}
                                                {KeptMemory::Why::Output, "output"},
                                                {KeptMemory::Why::Held, "held"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimeSpan, begin, end)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KeptMemory, why, what, bytes, holder, shared)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KeptMemory, why, what, bytes, holder, shared, made_from)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ReplayRun, time, stopped_early, rebuilt, thread)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SavedByOperator, op, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RegionCall, region, number, inside, tensors, saved, forgotten,
-                                   draws, kept, savers, first_run, replays)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RegionCall, region, number, inside, tensors, saved, saved_inputs,
+                                   forgotten, draws, differentiable, threw, kept, savers, first_run,
+                                   replays)
 
 /// Two numbers a sample: there are many.
 inline void to_json(nlohmann::json& json, const MemorySample& sample) {
@@ -41,8 +42,7 @@ inline void from_json(const nlohmann::json& json, MemorySample& sample) {
   sample = {json.at(0).get<double>(), json.at(1).get<Bytes>()};
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ledger, calls, backward_passes, seconds, saved_outside, device,
-                                   whole, timeline)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ledger, calls, backward_passes, seconds, device, whole, timeline)
 
 /// A ledger as JSON: all that it holds, and in `peak` where its peak is. `tools/plot_ledger.py`
 /// draws it. Bytes are bytes, times are seconds.
@@ -53,7 +53,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ledger, calls, backward_passes, seconds, save
                     {"live", peak->live},
                     {"owner", detail::place_text(ledger, *peak)}};
   }
-  return json.dump(1);
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// Throws `Error` if the text is anything else.
@@ -113,7 +113,7 @@ inline void save_ledger(const Ledger& ledger, const std::string& path) {
                       {"args", {{"live", sample.live}}}});
   }
   const nlohmann::json trace = {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
-  return trace.dump();
+  return trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// Writes `to_trace` to a file. Throws `Error` if it cannot.

@@ -27,6 +27,7 @@ class LedgerLint {
 
   [[nodiscard]] std::vector<Finding> run() {
     for (const RegionTotal& total : totals_) {
+      if (!ran(total.region)) continue;
       if (look_at_gradients(total)) continue;
       look_at_random(total);
       if (look_at_savings(total)) continue;
@@ -52,14 +53,22 @@ class LedgerLint {
   template <class Add>
   void for_each_call(const std::string& region, const Add& add) const {
     for (const RegionCall& call : ledger_.calls) {
-      if (call.region == region) add(call);
+      if (call.region == region && !call.threw) add(call);
     }
   }
 
+  [[nodiscard]] bool ran(const std::string& region) const {
+    return std::any_of(ledger_.calls.begin(), ledger_.calls.end(), [&](const RegionCall& call) {
+      return call.region == region && !call.threw;
+    });
+  }
+
   bool look_at_gradients(const RegionTotal& total) {
-    bool none = true;
-    for_each_call(total.region, [&](const RegionCall& call) { none = none && call.tensors == 0; });
-    if (!none) return false;
+    bool any = false;
+    for_each_call(total.region, [&](const RegionCall& call) {
+      any = any || call.tensors > 0 || call.differentiable;
+    });
+    if (any) return false;
     add(Rule::NoGradient, Severity::Warning, total.region, Bytes(0),
         "saves nothing, since autograd would save nothing of it: no gradient flows through it.",
         "leave frozen parts plain, or run them without grad mode.");
@@ -70,25 +79,28 @@ class LedgerLint {
     const auto saved = static_cast<double>(total.saved.count());
     if (static_cast<double>(total.forgotten.count()) > kLittle * saved) return false;
     Bytes results;
-    Bytes outputs;
+    Bytes inputs;
     std::string holder;
     Bytes most;
     std::string savers;
     for_each_call(total.region, [&](const RegionCall& call) {
       results += call.kept_for(Why::Operator) + call.kept_for(Why::Name);
+      inputs += call.saved_inputs;
       for (const KeptMemory& memory : call.kept) {
-        if (memory.why == Why::Output) outputs += memory.bytes;
         if (memory.why != Why::Held || memory.bytes < most) continue;
         most = memory.bytes;
         holder = memory.holder;
       }
       if (savers.empty() && !call.savers.empty()) savers = call.savers.front().op;
     });
+    // What autograd saves and is a result of the region.
+    const Bytes outputs = total.saved - total.forgotten - inputs - results - total.held;
     std::string why = "what autograd saves of it are its inputs and parameters.";
     std::string cure = "make the region larger, or leave it plain.";
     const auto is_half = [&](Bytes bytes) {
       return 2 * static_cast<double>(bytes.count()) >= saved && bytes.count() > 0;
     };
+    if (total.saved.count() == 0) why = "its operators save nothing but parameters, if that.";
     if (savers.find("attention") != std::string::npos) {
       why = savers + " saves its inputs and its result; its backward computes the rest anew.";
       cure = "leave the attention plain, or let the region begin before the projections.";
@@ -152,7 +164,7 @@ class LedgerLint {
       case Phase::Replay:
         return;
       case Phase::Backward:
-        if (peak->call >= 0 || !is_large(ledger_.saved_outside)) return;
+        if (peak->call >= 0 || !is_large(outside())) return;
         cure =
             "make a region of what follows the last one, the head and the loss most likely, or "
             "compute it in pieces.";
@@ -171,6 +183,13 @@ class LedgerLint {
         fmt::format("the peak of {} lies in {}: more regions elsewhere lower it little.",
                     peak->live, place_text(ledger_, *peak)),
         std::move(cure));
+  }
+
+  /// What waited for backward beyond what regions keep.
+  [[nodiscard]] Bytes outside() const {
+    Bytes outside = ledger_.waiting().value_or(Bytes(0));
+    for (const RegionTotal& total : totals_) outside -= total.keeps;
+    return outside;
   }
 
   /// Beside what any one region rebuilds.
@@ -208,26 +227,21 @@ class LedgerLint {
     });
   }
 
-  /// An output that somebody else holds, while the next region begins with as many bytes of its
-  /// own.
+  /// An output that somebody else holds, while another region begins with as many bytes that were
+  /// made of it.
   void look_at_outputs() {
-    for (std::size_t i = 0; i + 1 < ledger_.calls.size(); ++i) {
-      const RegionCall& call = ledger_.calls[i];
-      const auto next = std::find_if(
-          ledger_.calls.begin() + static_cast<std::ptrdiff_t>(i) + 1, ledger_.calls.end(),
-          [&](const RegionCall& later) { return later.inside == call.inside; });
-      if (next == ledger_.calls.end()) continue;
-      for (const KeptMemory& output : call.kept) {
-        const bool is_its = output.why == Why::Output && !output.holder.starts_with('`');
-        const bool again =
-            is_its && std::any_of(next->kept.begin(), next->kept.end(), [&](const auto& input) {
-              return input.why == Why::Input && !input.shared && input.bytes == output.bytes;
+    for (const RegionCall& later : ledger_.calls) {
+      for (const KeptMemory& input : later.kept) {
+        if (input.why != Why::Input || input.shared || input.made_from < 0) continue;
+        const RegionCall& call = ledger_.calls[static_cast<std::size_t>(input.made_from)];
+        const auto output =
+            std::find_if(call.kept.begin(), call.kept.end(), [&](const KeptMemory& memory) {
+              return memory.why == Why::Output && !memory.shared && memory.bytes == input.bytes;
             });
-        if (!again || has(Rule::OutputKeptTwice, call.region)) continue;
-        add(Rule::OutputKeptTwice, Severity::Note, call.region, output.bytes,
-            fmt::format("gives {} that stays, held by {}, and `{}` keeps as much that was made of "
-                        "it.",
-                        output.bytes, output.holder, next->region),
+        if (output == call.kept.end() || has(Rule::OutputKeptTwice, call.region)) continue;
+        add(Rule::OutputKeptTwice, Severity::Note, call.region, output->bytes,
+            fmt::format("gives {} that stays, and `{}` keeps as much that was made of it.",
+                        output->bytes, later.region),
             "move what runs between the two into one of them.");
       }
     }
@@ -246,11 +260,22 @@ class LedgerLint {
     if (!peak || !cut) return;
     const double least = kClearly * static_cast<double>(peak->live.count());
     if (static_cast<double>(cut->gain.count()) < least) return;
-    add(Rule::FarFromBestCut, Severity::Note, "", cut->gain,
-        fmt::format("{} segments of {} stages need about {} more than {} would.", cut->segments,
-                    cut->stages, cut->gain, cut->best),
-        fmt::format("policy::segments({}), or refrain::fit() with the budget that you have.",
-                    cut->best));
+    if (cut->is_chain) {
+      add(Rule::FarFromBestCut, Severity::Note, "", cut->gain,
+          fmt::format("{} segments of {} stages, the last of them plain, need about {} more than "
+                      "{} would.",
+                      cut->segments, cut->stages, cut->gain, cut->best),
+          fmt::format("policy::segments({}), or refrain::fit() with the budget that you have.",
+                      cut->best));
+    } else {
+      add(Rule::FarFromBestCut, Severity::Note, "", cut->gain,
+          fmt::format(
+              "{} regions keep an input each; about {} of several blocks each would need {} "
+              "less.",
+              cut->segments - 1, cut->best - 1, cut->gain),
+          "put blocks that follow each other into one region: checkpoint(std::vector(blocks), "
+          "policy).");
+    }
   }
 
   const Ledger& ledger_;

@@ -135,7 +135,10 @@ inline constexpr double kMilli = 1e3;
         detail::why_text(ledger, row.region));
   }
   add(sum, sum.region, "");
-  return text + fmt::format("outside all regions autograd keeps {}", ledger.saved_outside);
+  const auto waiting = ledger.waiting();
+  if (waiting)
+    text += fmt::format("when backward began {} more lived than when the step did", *waiting);
+  return text;
 }
 
 /// A row a call, with a head. Bytes are bytes, times are seconds.

@@ -6,6 +6,7 @@
 #include <refrain/detail/short_what.hpp>
 #include <refrain/detail/step_recorder.hpp>
 #include <refrain/enable.hpp>
+#include <refrain/error.hpp>
 #include <refrain/finding.hpp>
 #include <refrain/ledger.hpp>
 #include <refrain/ledger_lint.hpp>
@@ -80,20 +81,27 @@ template <class Thing>
   return generators;
 }
 
-/// What a step threw, as a finding: the region is the name between the first two backquotes, if
-/// there are any; the last line says what to do.
-[[nodiscard]] inline Finding finding_of(const std::string& message) {
-  Finding finding{Rule::Diverges, Severity::Error, {}, Bytes(0), {}, {}};
+/// What a step threw, as a finding. Of Refrain's own errors the region is the name between the
+/// first two backquotes, if there are any, and the last line says what to do.
+[[nodiscard]] inline Finding finding_of(const std::exception& error) {
+  const std::string message = short_what(error);
+  Finding finding{Rule::StepFails,
+                  Severity::Error,
+                  {},
+                  Bytes(0),
+                  "the step fails: " + message,
+                  "it may need what lint does not do: it runs the step three times."};
+  if (dynamic_cast<const Error*>(&error) == nullptr) return finding;
   const std::size_t begin = message.find('`');
   const std::size_t end = begin == std::string::npos ? begin : message.find('`', begin + 1);
   if (end != std::string::npos) finding.region = message.substr(begin + 1, end - begin - 1);
+  if (dynamic_cast<const DivergenceError*>(&error) != nullptr) finding.rule = Rule::Diverges;
   if (message.find("draws from a generator") != std::string::npos)
     finding.rule = Rule::RandomNotReplayed;
-  const std::size_t last = message.rfind('\n');
-  finding.what = "made the step fail: " + message.substr(0, last);
-  finding.cure = last == std::string::npos
-                     ? "see docs/reading_a_divergence.md"
-                     : message.substr(message.find_first_not_of(' ', last + 1));
+  const std::size_t last = message.rfind("\n  ");
+  finding.what = "makes the step fail: " + message.substr(0, last);
+  finding.cure =
+      last == std::string::npos ? "see docs/reading_a_divergence.md" : message.substr(last + 3);
   return finding;
 }
 
@@ -133,12 +141,14 @@ inline void look_at_regions(const std::vector<PlacedRegion>& regions, const Ledg
 ///     for (const auto& finding : refrain::lint(model, x)) fmt::print("{}\n", finding);
 ///
 /// `thing` is anything that can be called: a checkpointed block, function or chain, or a whole
-/// model with regions inside, which findings call by their places in it. Parameters' gradients,
-/// buffers and random generators come back as they were; what the code keeps elsewhere does not. It
-/// is called three times: without grad mode, with values checked (see `Check::Values`), and to
-/// record where memory goes (see `record`; timelines need what that says). What a replay throws is
-/// a finding; what the first call throws leaves as it is. Time: that of a forward and of two steps.
-/// Memory: a copy of each buffer, and what values checked take.
+/// model with regions inside, which findings call by their places in it. It is called three times:
+/// to see what it writes; in a step with values checked (see `Check::Values`); and in a step that
+/// is recorded (see `record`; timelines need what that says). A step is forward and backward, with
+/// gradients of ones of all results. Gradients, buffers, LibTorch's random generators and those
+/// that regions name come back as they were, and the graph of the inputs is left alone; what the
+/// code keeps elsewhere does not come back, and hooks of yours run. What a step throws is a
+/// finding; what the first call throws leaves as it is. Time: that of a forward and of two steps.
+/// Memory: a copy of each buffer, and what checking values takes.
 template <class Thing, class... Inputs>
   requires(!std::is_same_v<std::remove_cvref_t<Thing>, Ledger>)
 [[nodiscard]] std::vector<Finding> lint(Thing&& thing, const Inputs&... inputs) {
@@ -152,7 +162,7 @@ template <class Thing, class... Inputs>
     try {
       return detail::recorded(values, [&] { step.run(); });
     } catch (const std::exception& error) {
-      if (findings.empty()) findings.push_back(detail::finding_of(detail::short_what(error)));
+      if (findings.empty()) findings.push_back(detail::finding_of(error));
       return std::nullopt;
     }
   };

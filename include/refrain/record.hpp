@@ -11,7 +11,6 @@
 
 #include <concepts>
 #include <memory>
-#include <optional>
 #include <utility>
 
 namespace refrain {
@@ -21,13 +20,11 @@ namespace detail {
 template <class Step>
 [[nodiscard]] Ledger recorded(StepRecorder::Values values, Step&& step) {
   OpTap::install();
+  EngineProxy::install();
   const CallRecord::Place place{std::make_shared<StepRecorder>(values)};
   try {
     const CallRecord::PlaceScope regions(&place);
     const BackwardListener::Scope passes(place.step.get());
-    // A region that records a step of its own forgets it as ever.
-    std::optional<HookScope> saves;
-    if (current_hook_maker == nullptr) saves.emplace(&place.step->outside());
     (void)std::forward<Step>(step)();
   } catch (...) {
     (void)place.step->end();
@@ -48,11 +45,12 @@ template <class Step>
 /// `step` is called once, as ever: gradients are the same. Whatever happens on this thread and in
 /// its backward passes is written down; threads that the step starts itself are not. Bytes of the
 /// timeline are all that live on the device with `count_cpu_memory()` and on accelerators; without
-/// it what the step took less what it gave back, and nothing while a profiler of LibTorch runs. On
-/// an accelerator times are those of the host. Exceptions of `step` leave as they are.
+/// it what the step took less what it gave back, and nothing while a profiler of LibTorch runs; no
+/// such profiler can be started in the step then. On an accelerator times are those of the host.
+/// Exceptions of `step` leave as they are.
 ///
 /// Memory: about 200 bytes for each tensor that a region forgets, 16 for each allocation. Time: a
-/// few microseconds for each tensor that autograd saves, and one for each allocation; a step that
+/// few microseconds for each tensor that a region saves, and one for each allocation; a step that
 /// nobody records pays one comparison a region.
 template <std::invocable Step>
 [[nodiscard]] Ledger record(Step&& step) {

@@ -41,6 +41,7 @@ TEST(LedgerLint, HasNothingToSayOfRegionsThatLowerThePeak) {
 TEST(LedgerLint, NamesARegionThatSavesNothing) {
   Ledger ledger = support::two_regions();
   ledger.calls[0].tensors = 0;
+  ledger.calls[0].differentiable = false;
   const Finding finding = first_of(Rule::NoGradient, ledger);
   EXPECT_EQ(finding.region, "a");
   EXPECT_EQ(finding.severity, Severity::Warning);
@@ -61,6 +62,7 @@ TEST(LedgerLint, SaysWhyARegionForgetsLittle) {
     ledger.calls[0].forgotten = Bytes(0);
     ledger.calls[0].kept.push_back(std::move(memory));
     ledger.calls[0].savers = {{op, Bytes(110)}};
+    if (op == "aten::linear") ledger.calls[0].saved_inputs = Bytes(110);
     return first_of(Rule::SavesLittle, ledger).what;
   };
   const KeptMemory none{Why::Buffer, "", Bytes(0), "", false};
@@ -132,39 +134,97 @@ TEST(LedgerLint, NamesAPeakOutsideAllRegions) {
   Ledger head = support::two_regions();
   head.timeline[4].live = Bytes(900);
   EXPECT_THAT(all_of(Rule::PeakOutside, head), IsEmpty()) << "the last layers, left plain";
-  head.saved_outside = Bytes(300);
+  head.timeline[3].live = Bytes(400);  // 300 more than at the beginning, when backward begins
   EXPECT_THAT(first_of(Rule::PeakOutside, head).what, HasSubstr("before any replay"));
 }
 
 TEST(LedgerLint, NamesAnOutputThatIsKeptTwice) {
   Ledger ledger = support::two_regions();
-  ledger.calls[0].kept.push_back(
-      {Why::Output, "", Bytes(10), "autograd, outside all regions", true});
+  ledger.calls[0].kept.push_back({Why::Output, "", Bytes(10), "other code", false});
+  EXPECT_THAT(all_of(Rule::OutputKeptTwice, ledger), IsEmpty()) << "as large, not made of it";
+  ledger.calls[1].kept[0].made_from = 0;
   const Finding finding = first_of(Rule::OutputKeptTwice, ledger);
   EXPECT_EQ(finding.region, "a");
   EXPECT_EQ(finding.bytes, Bytes(10));
-  ledger.calls[0].kept.back().holder = "`b`, its argument 0";
+  ledger.calls[0].kept.back().shared = true;
   EXPECT_THAT(all_of(Rule::OutputKeptTwice, ledger), IsEmpty()) << "the one that b begins with";
 }
 
-TEST(LedgerLint, NamesACutThatIsFarFromTheBest) {
+Ledger chain_of(int segments, int stages, std::int64_t forgotten) {
   Ledger ledger = support::two_regions();
   ledger.calls.clear();
-  for (int i = 0; i < 16; ++i) {
-    ledger.calls.push_back(support::region_call(
-        "layers[" + std::to_string(i) + "," + std::to_string(i + 1) + ")", 1, 7));
-    ledger.calls.back().forgotten = Bytes(10);  // as much as an input: the best is 4 segments
+  for (int i = 0; i < segments; ++i) {
+    const std::string name =
+        "layers[" + std::to_string(i * stages) + "," + std::to_string((i + 1) * stages) + ")";
+    ledger.calls.push_back(support::region_call(name, 1, 7));
+    ledger.calls.back().forgotten = Bytes(forgotten);
   }
-  EXPECT_THAT(first_of(Rule::FarFromBestCut, ledger).cure, HasSubstr("policy::segments(4)"));
-  for (auto& call : ledger.calls) call.forgotten = Bytes(160);
+  return ledger;
+}
+
+TEST(LedgerLint, NamesACutThatIsFarFromTheBest) {
+  // 16 stages with the last, which is plain; each leaves as much as an input has, and that input.
+  EXPECT_THAT(first_of(Rule::FarFromBestCut, chain_of(15, 1, 10)).cure,
+              HasSubstr("policy::segments(4)"));
+  EXPECT_THAT(all_of(Rule::FarFromBestCut, chain_of(15, 1, 160)), IsEmpty());
+  EXPECT_THAT(first_of(Rule::FarFromBestCut, chain_of(2, 8, 320)).cure,
+              HasSubstr("policy::segments("));
+}
+
+TEST(LedgerLint, CountsWholeStagesInACut) {
+  const auto cut = refrain::detail::best_cut(chain_of(3, 2, 110));
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(cut->stages, 8);
+  EXPECT_EQ(cut->segments, 4);
+  EXPECT_EQ(cut->best, 8) << "5, 6 and 7 segments still have one of two stages";
+}
+
+TEST(LedgerLint, KnowsNoBestCutOfSeveralForwardPasses) {
+  Ledger ledger = chain_of(15, 1, 10);
+  for (int i = 0; i < 15; ++i) {
+    ledger.calls.push_back(ledger.calls[static_cast<std::size_t>(i)]);
+    ledger.calls.back().number = 1;
+  }
   EXPECT_THAT(all_of(Rule::FarFromBestCut, ledger), IsEmpty());
-  ledger.calls.resize(2);
-  ledger.calls[0].region = "layers[0,8)";
-  ledger.calls[1].region = "layers[8,16)";
-  for (auto& call : ledger.calls) call.forgotten = Bytes(320);
-  EXPECT_THAT(first_of(Rule::FarFromBestCut, ledger).cure, HasSubstr("policy::segments(8)"));
-  ledger.calls[0].region = ledger.calls[1].region = "block";
-  EXPECT_THAT(all_of(Rule::FarFromBestCut, ledger), IsEmpty()) << "they cannot be cut further";
+}
+
+TEST(LedgerLint, MergesRegionsThatNoPolicyCut) {
+  Ledger ledger = chain_of(15, 1, 10);
+  for (std::size_t i = 0; i < ledger.calls.size(); ++i)
+    ledger.calls[i].region = "block" + std::to_string(i);
+  EXPECT_THAT(first_of(Rule::FarFromBestCut, ledger).cure, HasSubstr("put blocks"));
+}
+
+TEST(LedgerLint, ARetainedGraphKeepsUntilItsLastPass) {
+  Ledger ledger = support::two_regions();
+  ledger.timeline[8].live = Bytes(540);
+  ledger.calls[0].replays[0].time = {6.2, 6.3};
+  EXPECT_EQ(all_of(Rule::OnlyCosts, ledger).size(), 1U);
+  ledger.calls[0].replays.push_back({{12, 12.5}, false, Bytes(100), 0});
+  EXPECT_THAT(all_of(Rule::OnlyCosts, ledger), IsEmpty());
+}
+
+TEST(LedgerLint, SaysNothingOfARegionWhoseBodyAskedForItsReplay) {
+  Ledger ledger = support::two_regions();
+  ledger.timeline[8].live = Bytes(5000);
+  for (auto& call : ledger.calls) call.replays[0].time = {call.first_run.begin + 0.5, 3};
+  EXPECT_THAT(all_of(Rule::OnlyCosts, ledger), IsEmpty());
+}
+
+TEST(LedgerLint, OfTwoNestedRegionsOneAtMostOnlyCosts) {
+  Ledger ledger = support::two_regions();
+  ledger.timeline[8].live = Bytes(5000);
+  ledger.calls[1].inside = 0;
+  ledger.calls[1].first_run = {1.2, 1.8};
+  EXPECT_EQ(all_of(Rule::OnlyCosts, ledger).size(), 1U);
+}
+
+TEST(LedgerLint, SaysNothingOfARegionThatThrew) {
+  Ledger ledger = support::two_regions();
+  ledger.calls[0] = {};
+  ledger.calls[0].region = "a";
+  ledger.calls[0].threw = true;
+  EXPECT_THAT(refrain::lint(ledger), IsEmpty());
 }
 
 TEST(LedgerLint, SaysTheGravestFirst) {

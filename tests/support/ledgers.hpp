@@ -18,6 +18,8 @@ inline refrain::RegionCall region_call(const std::string& region, double begin, 
   call.saved = Bytes(110);
   call.forgotten = Bytes(100);
   call.kept = {{refrain::KeptMemory::Why::Input, "argument 0, float32[5]", Bytes(10), "", false}};
+  call.saved_inputs = Bytes(10);
+  call.differentiable = true;
   call.savers = {{"aten::linear", Bytes(110)}};
   call.first_run = {begin, begin + 1};
   call.replays = {{{replay, replay + 1}, true, Bytes(100), 0}};
@@ -36,7 +38,6 @@ inline refrain::Ledger two_regions() {
   ledger.calls = {region_call("a", 1, 9), region_call("b", 2, 7)};
   ledger.backward_passes = {{6, 12}};
   ledger.seconds = 14;
-  ledger.saved_outside = Bytes(50);
   ledger.device = "cpu";
   ledger.whole = true;
   ledger.timeline = {{0, Bytes(100)},    {1.5, Bytes(200)}, {2.5, Bytes(210)}, {4, Bytes(250)},

@@ -57,19 +57,24 @@ class CallRecord {
   [[nodiscard]] static std::unique_ptr<CallRecord> open(const std::string& region,
                                                         const std::vector<at::Tensor>& arguments) {
     if (here_ == nullptr) return nullptr;
-    return std::make_unique<CallRecord>(*here_, region, arguments);
+    const std::int64_t call = here_->step->begin_call(region, here_->call);
+    if (call < 0) return nullptr;
+    return std::make_unique<CallRecord>(Place{here_->step, call}, arguments);
   }
 
-  CallRecord(const Place& around, const std::string& region,
-             const std::vector<at::Tensor>& arguments)
-      : place_{around.step, around.step->begin_call(region, around.call)},
-        arguments_(arguments.size()) {
+  CallRecord(Place place, const std::vector<at::Tensor>& arguments)
+      : place_(std::move(place)), arguments_(arguments.size()) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-      if (!arguments[i].defined()) continue;
-      keep(KeptMemory::Why::Input,
-           fmt::format("argument {}, {}", i, shape_text(TensorFacts(arguments[i]))),
-           {arguments[i]});
-      inputs_.add(arguments[i]);
+      std::vector<at::Tensor> tensors;
+      std::string what = fmt::format("argument {}", i);
+      if (arguments[i].defined()) {
+        tensors = {arguments[i]};
+        what += ", " + shape_text(TensorFacts(arguments[i]));
+        inputs_.add(arguments[i]);
+      }
+      keep(KeptMemory::Why::Input, std::move(what), tensors);
+      if (arguments[i].defined())
+        told_.kept.back().made_from = place_.step->source_of(arguments[i]);
     }
   }
 
@@ -99,6 +104,7 @@ class CallRecord {
     to.add(tensor);
     const auto bytes = Bytes(static_cast<std::int64_t>(tensor.storage().nbytes()));
     told_.call.saved += bytes;
+    if (is_input) told_.call.saved_inputs += bytes;
     const OpLog& log = log_ == nullptr ? own_log_ : *log_;
     const std::string op = log.size() == 0 ? "nothing that was seen" : log.name(log.size());
     std::vector<SavedByOperator>& savers = told_.call.savers;
@@ -111,7 +117,11 @@ class CallRecord {
     }
   }
 
-  void result(const at::Tensor& tensor) { told_.results.add(tensor); }
+  void result(const at::Tensor& tensor) {
+    told_.results.add(tensor);
+    told_.call.differentiable = told_.call.differentiable || tensor.requires_grad();
+    place_.step->gave(place_.call, tensor.grad_fn().get());
+  }
 
   /// `generators`: whose state the frame keeps.
   void first_run_ended(const Footprint& footprint, const KeptResults& kept,
@@ -119,15 +129,17 @@ class CallRecord {
     using Why = KeptMemory::Why;
     told_.call.draws = !generators_->drawn_from().empty();
     if (generators > 0) {
-      told_.call.kept.push_back({Why::Random,
-                                 fmt::format("of {} generators", generators),
-                                 Bytes(static_cast<std::int64_t>(generators * sizeof(RandomState))),
-                                 {},
-                                 /*shared=*/false});
+      told_.kept_anyway.push_back(
+          {Why::Random,
+           fmt::format("of {} generators", generators),
+           Bytes(static_cast<std::int64_t>(generators * sizeof(RandomState))),
+           {},
+           /*shared=*/false});
     }
     for (std::size_t i = 0; i < arguments_; ++i) {
-      if (footprint.entry_of_input(i).defined())
-        keep(Why::Buffer, fmt::format("copy of argument {}", i), {footprint.entry_of_input(i)});
+      if (!footprint.entry_of_input(i).defined()) continue;
+      StorageSet copy({footprint.entry_of_input(i)});  // instead of the argument itself
+      told_.kept[i] = {Why::Buffer, fmt::format("copy of argument {}", i), std::move(copy)};
     }
     for (const OutsideWrite& write : writes)
       keep(Why::Buffer, "copy of " + shape_text(TensorFacts(write.entry)), {write.entry});
@@ -145,7 +157,12 @@ class CallRecord {
     }
     std::stable_sort(told_.call.savers.begin(), told_.call.savers.end(),
                      [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-    made_ = Bytes(told_.made.bytes());
+    for (const WatchedMemory& watched : told_.kept) {
+      if (watched.why == Why::Operator || watched.why == Why::Name) results_.add(watched.memory);
+    }
+    StorageSet made = told_.made;
+    made.remove(results_);
+    made_ = Bytes(made.bytes());
     place_.step->end_first_run(place_.call, std::move(told_));
   }
 
@@ -179,6 +196,7 @@ class CallRecord {
     for (std::size_t i = 0; i < slots.size() && i < is_made_.size(); ++i) {
       if (is_made_[i] && slots[i].rebuilt.defined()) rebuilt.add(slots[i].rebuilt);
     }
+    rebuilt.remove(results_);
     place_.step->replayed(place_.call, replay_, stopped_early, Bytes(rebuilt.bytes()));
   }
   /// The same for one that built all of the graph anew.
@@ -208,10 +226,11 @@ class CallRecord {
   RecordedCall told_;
   StorageSet inputs_;
   StorageSet saved_inputs_;
+  StorageSet results_;  ///< Kept ones: a replay does not make them.
   OpLog own_log_;
   const OpLog* log_ = nullptr;
   std::vector<bool> is_made_;  ///< By slot.
-  Bytes made_;                 ///< What autograd would save of what the region made.
+  Bytes made_;                 ///< What a replay of all of it makes and autograd saves.
   std::size_t replay_ = 0;     ///< The last one's place.
 };
 

@@ -137,7 +137,8 @@ class Frame {
 
  protected:
   [[nodiscard]] bool checks_values() const {
-    return settings_->checks_values() || (record_ != nullptr && record_->checks_values());
+    const bool asked = record_ != nullptr && record_->checks_values();
+    return settings_->checks_values() || (asked && options().check() != Check::None);
   }
 
   /// Null where no step is recorded.

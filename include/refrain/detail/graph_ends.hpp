@@ -70,14 +70,15 @@ class GradientSource final : public torch::autograd::Node {
   }
 
   /// Runs the graph of the results backward, with new gradients; the results themselves go first.
-  static void run_and_drop(std::vector<at::Tensor> results, GradientLayouts layouts = {}) {
+  static void run_and_drop(std::vector<at::Tensor> results, GradientLayouts layouts = {},
+                           bool keep_graph = false) {
     auto source = make_node<GradientSource>(results, std::move(layouts));
     if (source->num_outputs() == 0) return;
     const at::Tensor asked = source->input_metadata(0).zeros_like();
     results.clear();
     torch::autograd::edge_list roots;
     roots.emplace_back(std::move(source), 0);
-    torch::autograd::Engine::get_default_engine().execute(roots, {asked}, false, false, true);
+    torch::autograd::Engine::get_default_engine().execute(roots, {asked}, keep_graph, false, true);
   }
 
   /// A gradient of ones.

@@ -3,21 +3,19 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/counting_allocator.hpp>
+#include <refrain/detail/memory_reports.hpp>
 #include <refrain/detail/surroundings.hpp>
 #include <refrain/ledger.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/memory_sample.hpp>
 
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -36,24 +34,22 @@ class LiveSamples final : public MemoryListener {
   using Clock = std::chrono::steady_clock;
 
   explicit LiveSamples(Clock::time_point start) : start_(start) {
-    if (c10::ThreadLocalDebugInfo::get(place()) == nullptr) {
-      reports_ = std::make_shared<Reports>(*this);
-      guard_.emplace(place(), reports_);
-    }
     if (counting_cpu_memory()) {
       counting_ = true;
       cpu_.push_back({0, memory().live});
       CountingAllocator::instance().add(*this);
-    } else if (reports_) {
-      cpu_.push_back({0, Bytes(0)});
     }
     look();
+    if (counting_ && device_.is_cpu()) return;  // there is nothing else to hear
+    reports_.emplace([this](std::int64_t size, std::size_t allocated, c10::Device device) {
+      reported(size, allocated, device);
+    });
+    if (!counting_ && reports_->are_heard()) cpu_.push_back({0, Bytes(0)});
   }
   LiveSamples(const LiveSamples&) = delete;
   LiveSamples& operator=(const LiveSamples&) = delete;
   ~LiveSamples() {
     if (counting_) CountingAllocator::instance().remove(*this);
-    if (reports_) reports_->end();
   }
 
   /// Asks the accelerator, which may not report by itself.
@@ -81,29 +77,6 @@ class LiveSamples final : public MemoryListener {
   }
 
  private:
-  /// May outlive the samples: whatever takes this thread's state along holds it.
-  class Reports final : public c10::MemoryReportingInfoBase {
-   public:
-    explicit Reports(LiveSamples& to) : to_(&to) {}
-    void end() {
-      const std::lock_guard lock(mutex_);
-      to_ = nullptr;
-    }
-    void reportMemoryUsage(void* /*data*/, std::int64_t size, std::size_t allocated,
-                           std::size_t /*reserved*/, c10::Device device) override {
-      const std::lock_guard lock(mutex_);
-      if (to_ != nullptr) to_->reported(size, allocated, device);
-    }
-    [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
-
-   private:
-    std::mutex mutex_;
-    LiveSamples* to_;
-  };
-
-  // A constant in LibTorch 2.11, an object of a class in 2.15.
-  static c10::DebugInfoKind place() { return c10::DebugInfoKind::PROFILER_STATE; }
-
   void live_changed(Clock::time_point when, std::int64_t live) override {
     const std::lock_guard lock(mutex_);
     cpu_.push_back({seconds(when), Bytes(live)});
@@ -141,8 +114,7 @@ class LiveSamples final : public MemoryListener {
   c10::Device device_ = c10::Device(c10::kCPU);  ///< The accelerator, once one is used.
   std::vector<MemorySample> cpu_;
   std::vector<MemorySample> accelerator_;
-  std::shared_ptr<Reports> reports_;
-  std::optional<c10::DebugInfoGuard> guard_;
+  std::optional<MemoryReports> reports_;
 };
 
 }  // namespace refrain::detail

@@ -34,7 +34,9 @@ class PlainAtNoCost {
     PlainAtNoCost plan(ledger, peak->live);
     for (const std::size_t i : order) {
       const RegionCall& call = ledger.calls[i];
-      needed[i] = call.replays.empty() || !plan.takes(call);
+      // Where one of two nested calls is plain, the timeline does not tell about the other.
+      const bool relative_is_plain = plan.has_plain_relative(i, needed);
+      needed[i] = call.replays.empty() || relative_is_plain || !plan.takes(call);
     }
     return needed;
   }
@@ -63,19 +65,35 @@ class PlainAtNoCost {
     return most;
   }
 
+  [[nodiscard]] bool has_plain_relative(std::size_t call, const std::vector<bool>& needed) const {
+    for (std::size_t other = 0; other < needed.size(); ++other) {
+      if (!needed[other] && (is_inside(call, other) || is_inside(other, call))) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] bool is_inside(std::size_t inner, std::size_t outer) const {
+    std::int64_t at = ledger_.calls[inner].inside;
+    while (at >= 0 && at != static_cast<std::int64_t>(outer))
+      at = ledger_.calls[static_cast<std::size_t>(at)].inside;
+    return at >= 0;
+  }
+
   bool takes(const RegionCall& call) {
-    const double replay = call.replays.front().time.begin;
+    // Of a retained graph the plain call keeps until the last pass.
+    const double replay = call.replays.back().time.begin;
     double begin = call.first_run.end;
+    if (call.replays.front().time.begin < begin) return false;  // asked for by the body itself
     if (call.inside < 0) {
       // As much as its replay takes, beside what lived when it began.
-      const Bytes rise = most_in(ledger_.timeline, call.replays.front().time) -
-                         first_at(ledger_.timeline, replay)->live;
+      const TimeSpan first = call.replays.front().time;
+      const Bytes rise =
+          most_in(ledger_.timeline, first) - first_at(ledger_.timeline, first.begin)->live;
       if (first_at(live_, call.first_run.begin)->live + rise > peak_) return false;
     } else {
       // It runs once more where the call around it is replayed.
       const RegionCall& around = ledger_.calls[static_cast<std::size_t>(call.inside)];
       for (const ReplayRun& run : around.replays) {
-        if (run.time.begin < replay) begin = std::max(begin, run.time.begin);
+        if (run.time.begin < call.replays.front().time.begin) begin = run.time.begin;
       }
     }
     const auto from = first_at(live_, begin);

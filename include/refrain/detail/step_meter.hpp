@@ -2,16 +2,14 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/memory_reports.hpp>
 #include <refrain/memory.hpp>
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/core/Device.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 namespace refrain::detail {
@@ -27,47 +25,40 @@ class StepMeter {
     if (!device.is_cpu() || counting_cpu_memory()) {
       reset_peak(device);
       base_ = memory(device).live;
-    } else if (c10::ThreadLocalDebugInfo::get(place()) == nullptr) {
-      listener_ = std::make_shared<Listener>();
-      guard_.emplace(place(), listener_);
+    } else {
+      reports_.emplace([this](std::int64_t size, std::size_t, c10::Device where) {
+        if (where.is_cpu()) heard(size);
+      });
     }
   }
+  StepMeter(const StepMeter&) = delete;
+  StepMeter& operator=(const StepMeter&) = delete;
 
   [[nodiscard]] std::optional<Bytes> live() const {
     if (base_) return memory(device_).live - *base_;
-    if (listener_) return Bytes(listener_->live.load());
+    if (reports_->are_heard()) return Bytes(live_.load());
     return std::nullopt;
   }
 
   [[nodiscard]] std::optional<Bytes> peak() const {
     if (base_) return memory(device_).peak - *base_;
-    if (listener_) return Bytes(listener_->peak.load());
+    if (reports_->are_heard()) return Bytes(peak_.load());
     return std::nullopt;
   }
 
  private:
-  // A constant in LibTorch 2.11, an object of a class in 2.15.
-  static c10::DebugInfoKind place() { return c10::DebugInfoKind::PROFILER_STATE; }
-
-  struct Listener final : c10::MemoryReportingInfoBase {
-    std::atomic<std::int64_t> live = 0;
-    std::atomic<std::int64_t> peak = 0;
-
-    void reportMemoryUsage(void*, std::int64_t size, std::size_t, std::size_t,
-                           c10::Device device) override {
-      if (!device.is_cpu()) return;
-      const std::int64_t now = live.fetch_add(size) + size;
-      std::int64_t most = peak.load();
-      while (most < now && !peak.compare_exchange_weak(most, now)) {
-      }
+  void heard(std::int64_t size) {
+    const std::int64_t now = live_.fetch_add(size) + size;
+    std::int64_t most = peak_.load();
+    while (most < now && !peak_.compare_exchange_weak(most, now)) {
     }
-    [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
-  };
+  }
 
   c10::Device device_;
   std::optional<Bytes> base_;
-  std::shared_ptr<Listener> listener_;
-  std::optional<c10::DebugInfoGuard> guard_;
+  std::atomic<std::int64_t> live_ = 0;
+  std::atomic<std::int64_t> peak_ = 0;
+  std::optional<MemoryReports> reports_;
 };
 
 }  // namespace refrain::detail

@@ -64,6 +64,10 @@ class GradientsAside {
     kept_.emplace_back(leaf, leaf.grad());
     leaf.mutable_grad() = at::Tensor();
   }
+  /// Empties them again.
+  void drop_new() {
+    for (auto& [leaf, gradient] : kept_) leaf.mutable_grad() = at::Tensor();
+  }
   GradientsAside() = default;
   GradientsAside(const GradientsAside&) = delete;
   GradientsAside& operator=(const GradientsAside&) = delete;
