@@ -108,7 +108,7 @@ struct Loaded {
 };
 
 inline Loaded load(const std::string& path) {
-  const std::string text = refrain::detail::text_of(path);
+  const std::string text = refrain::detail::text_of<refrain::PlanError>(path);
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("budget")) {
     Plan plan = refrain::plan_from_text(text);
