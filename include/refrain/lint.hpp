@@ -85,12 +85,13 @@ template <class Thing>
 /// first two backquotes, if there are any, and the last line says what to do.
 [[nodiscard]] inline Finding finding_of(const std::exception& error) {
   const std::string message = short_what(error);
-  Finding finding{Rule::StepFails,
-                  Severity::Error,
-                  {},
-                  Bytes(0),
-                  "the step fails: " + message,
-                  "it may need what lint does not do: it runs the step three times."};
+  Finding finding{
+      Rule::StepFails,
+      Severity::Error,
+      {},
+      Bytes(0),
+      "the step fails: " + message,
+      "does it work without lint? lint calls the model three times, with gradients of ones."};
   if (dynamic_cast<const Error*>(&error) == nullptr) return finding;
   const std::size_t begin = message.find('`');
   const std::size_t end = begin == std::string::npos ? begin : message.find('`', begin + 1);
