@@ -49,9 +49,9 @@ template <class Step>
 /// such profiler can be started in the step then. On an accelerator times are those of the host.
 /// Exceptions of `step` leave as they are.
 ///
-/// Memory: about 200 bytes for each tensor that a region forgets, 16 for each allocation. Time: a
-/// few microseconds for each tensor that a region saves, and one for each allocation; a step that
-/// nobody records pays one comparison a region.
+/// Memory: about 260 bytes for each tensor that a region saves, its allocations included; 16 for
+/// each other allocation. Time: about a microsecond for each such tensor. Measured on a region of
+/// 500 sines. A step that nobody records pays one comparison a region.
 template <std::invocable Step>
 [[nodiscard]] Ledger record(Step&& step) {
   return detail::recorded(detail::StepRecorder::Values::AsAsked, std::forward<Step>(step));

@@ -163,6 +163,8 @@ class CallRecord {
     StorageSet made = told_.made;
     made.remove(results_);
     made_ = Bytes(made.bytes());
+    generators_.reset();
+    own_log_.clear();
     place_.step->end_first_run(place_.call, std::move(told_));
   }
 

@@ -65,12 +65,6 @@ class StorageSet {
   void for_each(const Visit& visit) const {
     for (const One& one : storages_) visit(one.address, one.bytes, !one.weak.expired());
   }
-  /// Keeps those for which `wanted(address, alive)`.
-  template <class Wanted>
-  void keep_if(const Wanted& wanted) {
-    std::erase_if(storages_,
-                  [&wanted](const One& one) { return !wanted(one.address, !one.weak.expired()); });
-  }
   /// Which of them somebody still holds.
   [[nodiscard]] std::vector<bool> alive() const {
     std::vector<bool> alive;
