@@ -71,6 +71,7 @@ class KeepCall {
     std::size_t place = 0;
     for_each_tensor_in(*value, [&](at::Tensor& tensor) {
       const KeptValue::Tensor& then = answer_->tensors[place++];
+      if (then.moved) tensor = then.moved->get();
       if (!tensor.defined()) return;
       tensor = tensor.variable_data();
       if (then.tracked) KeptNode::put_under(tensor, answer_->name);
@@ -126,12 +127,15 @@ class KeepCall {
     const auto kept = std::make_shared<KeptValue>();
     Result value = result;
     for_each_tensor_in(value, [&](at::Tensor& tensor) {
-      if (!tensor.defined()) return kept->tensors.push_back({});
+      if (!tensor.defined()) {
+        kept->tensors.emplace_back();
+        return;
+      }
       refuse_lost_gradient(tensor);
       // What lies outside a region may move for reasons of its own, once the run is over.
       const bool own = !tensor.is_inference() && tensor.has_storage() && is_own(tensor);
       kept->tensors.push_back({own ? VersionMark(tensor) : VersionMark(), tensor.requires_grad(),
-                               tensor.variable_data()});
+                               tensor.variable_data(), std::nullopt});
       const at::NoGradGuard no_grad;
       const Unseen unseen;
       tensor = own ? tensor.variable_data() : tensor.detach().clone().variable_data();

@@ -4,6 +4,7 @@
 #include <refrain/detail/kept_operators.hpp>
 #include <refrain/error.hpp>
 #include <refrain/policy/ops.hpp>
+#include <refrain/tier.hpp>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -38,6 +39,10 @@ enum class Route { Hooks, Function };
 /// time than it costs (the default), always, or never. What the region does after that point then
 /// happens in the first run only.
 enum class EarlyStop { Auto, On, Off };
+
+/// What becomes of what autograd saves in a region: forgotten, and rebuilt by a replay (the
+/// default), or moved to the region's tier, which replays nothing.
+enum class Saved { Replayed, Moved };
 
 /// How a region forgets and replays. Each setting may be given alone: `checkpoint(block,
 /// Rng::Ignore)`.
@@ -89,6 +94,13 @@ class CheckpointOptions {
     return *this;
   }
 
+  /// Where what the region keeps waits for backward: its arguments and kept results, or, with
+  /// `Saved::Moved`, all that autograd saves. What somebody else holds too stays where it is.
+  /// Default: none, all stays.
+  CheckpointOptions& tier(AnyTier value) { return set(tier_, std::move(value)); }
+  /// Default: `Saved::Replayed`. `Moved` needs a tier.
+  CheckpointOptions& saved(Saved value) { return set(saved_, value); }
+
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Rng rng() const { return rng_; }
   [[nodiscard]] Check check() const { return check_; }
@@ -97,6 +109,8 @@ class CheckpointOptions {
   [[nodiscard]] EarlyStop early_stop() const { return early_stop_; }
   [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
   [[nodiscard]] const std::vector<at::Tensor>& state() const { return state_; }
+  [[nodiscard]] const AnyTier& tier() const { return tier_; }
+  [[nodiscard]] Saved saved() const { return saved_; }
   [[nodiscard]] policy::OpPolicy keep() const {
     return kept_operators_ ? kept_operators_->policy() : policy::OpPolicy();
   }
@@ -118,12 +132,17 @@ class CheckpointOptions {
   std::int64_t check_every_ = 1;
   Route route_ = Route::Hooks;
   EarlyStop early_stop_ = EarlyStop::Auto;
+  Saved saved_ = Saved::Replayed;
+  AnyTier tier_;
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
   std::shared_ptr<const detail::KeptOperators> kept_operators_;
 };
 
 [[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {
+  if (options.saved() == Saved::Moved)
+    return fmt::format("moved to {}{}", options.tier(),
+                       options.check() == Check::None ? ", unchecked" : "");
   std::string text = options.route() == Route::Hooks ? "hooks" : "function";
   if (options.rng() == Rng::Ignore) text += ", rng ignored";
   if (options.check() == Check::None) text += ", unchecked";
@@ -135,6 +154,7 @@ class CheckpointOptions {
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
   if (options.kept_operators() != nullptr)
     text += fmt::format(", keeps {}", options.keep().describe());
+  if (options.tier()) text += fmt::format(", keeps in {}", options.tier());
   if (!options.generators().empty())
     text += fmt::format(", {} generators", options.generators().size());
   if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());

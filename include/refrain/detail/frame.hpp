@@ -7,6 +7,7 @@
 #include <refrain/detail/footprint.hpp>
 #include <refrain/detail/keep_scope.hpp>
 #include <refrain/detail/kept_results.hpp>
+#include <refrain/detail/move_line.hpp>
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/outside_graph.hpp>
 #include <refrain/detail/outside_state.hpp>
@@ -56,7 +57,7 @@ class Frame {
         const std::vector<at::Tensor>& inputs)
       : settings_(std::move(settings)),
         body_(std::move(body)),
-        inputs_(inputs),
+        inputs_(inputs, settings_->options.tier(), settings_->name),
         record_(CallRecord::open(settings_->name, inputs)) {}
 
   Frame(const Frame&) = delete;
@@ -70,6 +71,7 @@ class Frame {
   void first_run(Footprint& footprint, HookMaker* hooks, const CallRecord::Place* inside,
                  c10::function_ref<void()> call) {
     const CallRecord::PlaceScope recorded(inside);
+    if (options().tier()) MoveLine::current()->move_what_waits();
     if (record_ != nullptr) record_->first_run_begins(options().generators());
     const EntryRandomState random(options().rng() == Rng::Preserve, options().generators());
     running_ = &footprint;
@@ -156,6 +158,13 @@ class Frame {
   }
 
   [[nodiscard]] KeptResults& kept() { return kept_; }
+
+  /// Call when all that the region keeps is kept.
+  void let_kept_wait_in_tier() {
+    if (!options().tier()) return;
+    move_kept(kept_, options().tier(), name());
+    MoveLine::current()->move_what_waits();
+  }
 
   ~Frame() { drop_one_by_one(std::move(inputs_)); }
 

@@ -130,15 +130,21 @@ inline void reuse_result(KeptCall& kept, const OperatorHandle& op, OperatorStack
   }
   torch::jit::drop(stack, traits.arguments);
   std::size_t next_written = 0;
-  for (const c10::IValue& value : kept.returns) {
-    stack.push_back(value.isNone() && next_written < written.size() ? written[next_written++]
-                                                                    : without_graph(value));
+  for (std::size_t i = 0; i < kept.returns.size(); ++i) {
+    const c10::IValue& value = kept.returns[i];
+    if (i < kept.moved.size() && kept.moved[i])
+      stack.push_back(kept.moved[i]->get());
+    else if (value.isNone() && next_written < written.size())
+      stack.push_back(written[next_written++]);
+    else
+      stack.push_back(without_graph(value));
   }
   for (RandomState& state : kept.after) state.restore();
   if (torch::autograd::get_current_graph_task_id() != -1 &&
       !torch::autograd::get_current_graph_task_keep_graph()) {
     kept.kept = false;
     kept.returns.clear();
+    kept.moved.clear();
     kept.written.clear();
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/detail/held_value.hpp>
+#include <refrain/detail/moved_tensor.hpp>
 #include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/random_state.hpp>
 #include <refrain/detail/tensor_facts.hpp>
@@ -12,8 +13,10 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +35,11 @@ struct KeptCall {
   bool kept = false;
   std::int64_t written_at = 0;  ///< When the run wrote to its memory, in operators; 0: it did not.
   bool folded = false;  ///< A change in place of the result of the call before, which has it.
-  c10::SmallVector<c10::IValue, 1> returns;  ///< Tensors without their graphs.
-  c10::SmallVector<Version, 2> versions;     ///< Of all through which they may be changed.
-  std::vector<at::Tensor> written;           ///< Copies of what it wrote into its arguments.
-  std::vector<RandomState> after;            ///< Where it left the generators that it drew from.
+  c10::SmallVector<c10::IValue, 1> returns;       ///< Tensors without their graphs.
+  std::vector<std::optional<MovedTensor>> moved;  ///< Of `returns`, those that wait in a tier.
+  c10::SmallVector<Version, 2> versions;          ///< Of all through which they may be changed.
+  std::vector<at::Tensor> written;                ///< Copies of what it wrote into its arguments.
+  std::vector<RandomState> after;  ///< Where it left the generators that it drew from.
 
   /// Not where somebody has changed a result in place since.
   [[nodiscard]] bool usable() const {
@@ -49,8 +53,9 @@ struct KeptCall {
 struct KeptValue {
   struct Tensor {
     VersionMark version;
-    bool tracked = false;  ///< It needs a gradient.
-    at::Tensor memory;     ///< What it lay in when it was kept, whoever owns that.
+    bool tracked = false;              ///< It needs a gradient.
+    at::Tensor memory;                 ///< What it lay in when it was kept, whoever owns that.
+    std::optional<MovedTensor> moved;  ///< Where it waits in a tier, instead of in the value.
   };
   struct Write {
     at::Tensor live;
@@ -68,7 +73,34 @@ struct KeptValue {
 /// What one call of a region keeps for its replays, in the order of the calls.
 struct KeptResults {
   std::vector<KeptCall> calls;
-  std::vector<std::shared_ptr<const KeptValue>> values;
+  std::vector<std::shared_ptr<KeptValue>> values;
 };
+
+/// Lets what one call keeps wait in `tier`. Call when nothing is kept any more; what a region
+/// around this one keeps as well stays.
+inline void move_kept(KeptResults& kept, const AnyTier& tier, const std::string& region) {
+  const auto can_move = [](const c10::IValue& value) {
+    return value.isTensor() && MovedTensor::can_move(value.toTensor());
+  };
+  for (KeptCall& call : kept.calls) {
+    call.moved.resize(call.returns.size());
+    for (std::size_t i = 0; i < call.returns.size(); ++i) {
+      if (!can_move(call.returns[i])) continue;
+      call.moved[i].emplace(call.returns[i].toTensor(), tier, region);
+      call.returns[i] = {};
+    }
+  }
+  for (const auto& value : kept.values) {
+    if (value.use_count() > 1) continue;
+    std::size_t place = 0;
+    visit_tensors(value->value, [&](at::Tensor& tensor) {
+      KeptValue::Tensor& known = value->tensors[place++];
+      if (!MovedTensor::can_move(tensor)) return;
+      known.moved.emplace(tensor, tier, region);
+      known.memory.reset();
+      tensor.reset();
+    });
+  }
+}
 
 }  // namespace refrain::detail

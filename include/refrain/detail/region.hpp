@@ -6,6 +6,7 @@
 #include <refrain/detail/frame.hpp>
 #include <refrain/detail/routes/function.hpp>
 #include <refrain/detail/routes/hooks.hpp>
+#include <refrain/detail/routes/offload.hpp>
 #include <refrain/visit_tensors.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -30,6 +31,7 @@ namespace refrain::detail {
 inline void run_region(const std::shared_ptr<const RegionSettings>& settings,
                        std::unique_ptr<Body> body, const std::vector<at::Tensor>& inputs,
                        const FirstRun& run) {
+  if (settings->options.saved() == Saved::Moved) return OffloadedCall(*settings).run(run);
   if (settings->options.route() == Route::Function) {
     const auto frame = std::make_shared<FunctionFrame>(settings, std::move(body), inputs);
     return frame->run(frame, inputs, run);

@@ -2,13 +2,17 @@
 #pragma once
 
 #include <refrain/detail/layout.hpp>
+#include <refrain/detail/move_hook.hpp>
 #include <refrain/detail/tensor_facts.hpp>
+#include <refrain/tier.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,10 +25,15 @@ namespace refrain::detail {
 /// copy it was at entry.
 class RegionInputs {
  public:
-  /// Call where the hooks of the enclosing region are in charge.
-  explicit RegionInputs(const std::vector<at::Tensor>& tensors) {
+  /// Call where the hooks of the enclosing region are in charge. Those that no hook takes wait in
+  /// `tier`, if there is one.
+  RegionInputs(const std::vector<at::Tensor>& tensors, const AnyTier& tier,
+               const std::string& region) {
     inputs_.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) inputs_.emplace_back(tensor);
+    for (const at::Tensor& tensor : tensors) {
+      inputs_.emplace_back(tensor);
+      if (tier) inputs_.back().move_to(tier, region, tensor);
+    }
   }
 
   [[nodiscard]] std::size_t size() const { return inputs_.size(); }
@@ -77,6 +86,11 @@ class RegionInputs {
       version = VersionMark(tensor);
       saved = torch::autograd::SavedVariable(tensor, /*is_output=*/false);
       is_saved = true;
+    }
+
+    void move_to(const AnyTier& tier, const std::string& region, const at::Tensor& tensor) {
+      if (!is_saved || saved.has_hooks() || !MovedTensor::can_move(tensor)) return;
+      saved.register_hooks(std::make_unique<MoveHook>(tier, region, /*checked=*/false));
     }
   };
 

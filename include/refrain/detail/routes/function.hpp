@@ -76,6 +76,7 @@ class FunctionFrame final : public Frame {
     for_each_read([&](const at::Tensor& tensor) { border.leave_outside(tensor); });
     put_node_under(self, run, border, footprint);
     tell_first_run(footprint, run);
+    let_kept_wait_in_tier();
   }
 
  private:

@@ -72,9 +72,11 @@ class HooksFrame final : public Frame, public std::enable_shared_from_this<Hooks
     // No replay gets beyond the last tensor that is saved.
     if (stop() == Rebuilder::Stop::AtOnce) kept().calls.resize(calls_before_last_);
     tell_first_run(footprint, run);
-    if (!remembers_.exchange(false)) return;
-    stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
-    drop_rebuilt();
+    if (remembers_.exchange(false)) {
+      stays_plain_ = run.watch != nullptr && run.watch->must_stay_plain();
+      drop_rebuilt();
+    }
+    let_kept_wait_in_tier();
   }
 
  private:

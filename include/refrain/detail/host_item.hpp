@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/memory_view.hpp>
+#include <refrain/detail/side_streams.hpp>
+#include <refrain/tier.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// Memory on the host that a tier lends: some bytes, and the copies from or to them that may still
+/// go on.
+struct HostRoom {
+  at::Tensor bytes;
+  std::vector<std::shared_ptr<c10::Event>> used_until;
+};
+/// Takes room back.
+using GiveBack = std::function<void(HostRoom)>;
+
+/// What is on its way out of a device. Its memory there is held until it has arrived, or until too
+/// much is on its way: then the device waits for the oldest.
+class OnTheWayOut {
+ public:
+  struct One {
+    std::mutex mutex;
+    at::Tensor source;   ///< Until it is let go.
+    c10::Stream stream;  ///< The one that its memory belongs to.
+    std::shared_ptr<c10::Event> arrived;
+
+    One(at::Tensor what, c10::Stream whose) : source(std::move(what)), stream(whose) {}
+
+    /// The memory, if it is still on the device.
+    [[nodiscard]] at::Tensor still_there() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return source;
+    }
+  };
+
+  /// `most`: bytes that may be on their way, beside the newest.
+  explicit OnTheWayOut(std::int64_t most) : most_(most) {}
+  OnTheWayOut(const OnTheWayOut&) = delete;
+  OnTheWayOut& operator=(const OnTheWayOut&) = delete;
+  ~OnTheWayOut() {
+    while (!all_.empty()) let_go_of_first(/*arrived=*/all_.front()->arrived->query());
+  }
+
+  /// Copies `source` to `room` on the side stream of its device.
+  std::shared_ptr<One> send(const at::Tensor& source, const HostRoom& room) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    while (!all_.empty() && all_.front()->arrived->query()) let_go_of_first(/*arrived=*/true);
+    while (!all_.empty() && bytes_ > most_) let_go_of_first(/*arrived=*/false);
+    const c10::Stream& out = SideStreams::of(source.device()).out;
+    auto one = std::make_shared<One>(source, current_stream(source.device()));
+    event_on(one->stream)->block(out);  // filled
+    for (const auto& used : room.used_until) used->block(out);
+    {
+      const c10::StreamGuard beside(out);
+      room.bytes.copy_(source, /*non_blocking=*/true);
+    }
+    one->arrived = event_on(out);
+    bytes_ += source.numel();
+    all_.push_back(one);
+    return one;
+  }
+
+ private:
+  void let_go_of_first(bool arrived) {
+    const std::shared_ptr<One> first = std::move(all_.front());
+    all_.pop_front();
+    const std::lock_guard<std::mutex> lock(first->mutex);
+    bytes_ -= first->source.numel();
+    // The memory goes back to the stream that computes, which may use it again at once.
+    if (!arrived) first->arrived->block(first->stream);
+    first->source.reset();
+  }
+
+  std::mutex mutex_;
+  std::int64_t most_;
+  std::int64_t bytes_ = 0;
+  std::deque<std::shared_ptr<One>> all_;
+};
+
+/// Memory of an accelerator that waits on the host. Both ways are copies beside the work of the
+/// device, ordered by events; the thread never waits.
+class HostItem final : public TierItem {
+ public:
+  HostItem(const at::Tensor& contents, HostRoom room, OnTheWayOut& out, GiveBack give_back)
+      : dtype_(contents.dtype()),
+        device_(contents.device()),
+        room_(std::move(room)),
+        give_back_(std::move(give_back)),
+        out_(out.send(as_bytes(contents), room_)) {}
+
+  ~HostItem() override {
+    // Memory that nobody asked for is about to be used again by the stream it belongs to.
+    if (coming_.defined()) arrives_->block(*coming_on_);
+    room_.used_until = {arrives_ != nullptr ? arrives_ : out_->arrived};
+    give_back_(std::move(room_));
+  }
+
+  void fetch() override {
+    if (!coming_.defined() && !out_->still_there().defined()) start();
+  }
+
+  at::Tensor get() override {
+    if (at::Tensor there = out_->still_there(); there.defined() && !coming_.defined())
+      return flat_as(there, dtype_);
+    if (!coming_.defined()) start();
+    const c10::Stream here = current_stream(device_);
+    arrives_->block(here);
+    if (here != *coming_on_) {
+      const c10::impl::VirtualGuardImpl device(device_.type());
+      device.recordDataPtrOnStream(coming_.storage().data_ptr(), here);
+    }
+    return flat_as(std::exchange(coming_, {}), dtype_);
+  }
+
+ private:
+  /// The memory is the computing stream's: what that does now may still use it.
+  void start() {
+    const c10::Stream& back = SideStreams::of(device_).back;
+    coming_on_ = current_stream(device_);
+    at::Tensor coming = at::empty({room_.bytes.numel()}, at::dtype(at::kByte).device(device_));
+    event_on(*coming_on_)->block(back);
+    out_->arrived->block(back);
+    {
+      const c10::StreamGuard beside(back);
+      coming.copy_(room_.bytes, /*non_blocking=*/true);
+    }
+    arrives_ = event_on(back);
+    coming_ = std::move(coming);
+  }
+
+  caffe2::TypeMeta dtype_;
+  c10::Device device_;
+  HostRoom room_;
+  GiveBack give_back_;
+  std::shared_ptr<OnTheWayOut::One> out_;
+  at::Tensor coming_;
+  std::optional<c10::Stream> coming_on_;  ///< Whose memory it is.
+  std::shared_ptr<c10::Event> arrives_;
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/detail/backend_tap.hpp>
+#include <refrain/detail/memory_view.hpp>
+#include <refrain/detail/op_tap.hpp>
+#include <refrain/detail/saved_hooks.hpp>
+#include <refrain/detail/short_what.hpp>
+#include <refrain/error.hpp>
+#include <refrain/tier.hpp>
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace refrain::detail {
+
+/// Memory that somebody will read in backward, perhaps through several tensors: where it was while
+/// others hold it too, then in a tier. So what is alive anyway never moves, and each storage at
+/// most once.
+///
+/// Moving only what nobody else holds also means that nobody is about to write it, and that no new
+/// view of it can come: what moves is what all its readers will ever see of it.
+class MovedStorage {
+ public:
+  /// Some of a storage, in bytes.
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    [[nodiscard]] std::int64_t bytes() const { return end - begin; }
+  };
+  /// Memory as its readers get it; `begin`: where in the original it begins, in bytes.
+  struct Lent {
+    c10::Storage storage;
+    std::int64_t begin = 0;
+  };
+
+  MovedStorage(const at::Tensor& tensor, AnyTier tier, std::string region)
+      : tier_(std::move(tier)),
+        region_(std::move(region)),
+        keys_(tensor.key_set()),
+        dtype_(tensor.dtype()),
+        storage_(tensor.storage()) {}
+  MovedStorage(const MovedStorage&) = delete;
+  MovedStorage& operator=(const MovedStorage&) = delete;
+
+  /// One more reader, of this range. False if the memory has gone by now.
+  bool add_reader(const at::Tensor& tensor, Range range) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (item_ != nullptr ||
+        storage_.unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl())
+      return false;
+    range_ = readers_++ == 0
+                 ? range
+                 : Range{std::min(range_.begin, range.begin), std::max(range_.end, range.end)};
+    if (tensor.dtype() != dtype_) dtype_ = caffe2::TypeMeta::Make<std::uint8_t>();
+    note_stream(tensor.device());
+    return true;
+  }
+
+  /// `had`: which of its returns the reader has seen.
+  void remove_reader(int had) {
+    at::Tensor goes;  // destroyed after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --readers_;
+    if (had == returns_) --asked_;
+    goes = let_go_if_all_have_it();
+  }
+
+  enum class Outcome { Waits, Moved, Stays };
+
+  /// Moves it if nobody else holds it now. Throws `TierError`: then it stays where it is.
+  Outcome try_move() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stays_ || item_ != nullptr) return Outcome::Stays;
+    if (storage_.use_count() != 1) return Outcome::Waits;
+    stays_ = true;  // for good, if the tier fails
+    const auto size = static_cast<std::int64_t>(dtype_.itemsize());
+    if (range_.begin % size != 0 || range_.end % size != 0)
+      dtype_ = caffe2::TypeMeta::Make<std::uint8_t>();
+    at::Tensor contents = flat();
+    const Unseen unseen;
+    const OnItsStream stream(streams_);
+    try {
+      storage_ = {};
+      item_ = tier_.take(contents);
+    } catch (const std::exception& error) {
+      storage_ = contents.storage();
+      throw TierError(short_what(error),
+                      fmt::format("it was asked to take {} bytes of {} that `{}` saved; they stay "
+                                  "where they are.",
+                                  range_.bytes(), dtype_.name(), region_));
+    }
+    if (item_ == nullptr) {
+      storage_ = contents.storage();
+      return Outcome::Stays;
+    }
+    stays_ = false;
+    return Outcome::Moved;
+  }
+
+  /// Starts the way back.
+  void fetch() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (item_ == nullptr || fetching_) return;
+    fetching_ = true;
+    const Unseen unseen;
+    item_->fetch();
+  }
+
+  /// For one of the readers; notes in `had` which return it has seen. Throws `TierError` if the
+  /// tier cannot give it back.
+  Lent get(int& had) {
+    at::Tensor goes;  // destroyed after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (item_ == nullptr) return {storage_, 0};
+    if (auto again = back_ ? back_->lock() : nullptr) {
+      Lent lent{c10::Storage(std::move(again)), begin_};
+      if (std::exchange(had, returns_) != returns_) ++asked_;
+      goes = let_go_if_all_have_it();
+      return lent;
+    }
+    fetching_ = false;
+    at::Tensor contents;
+    const Unseen unseen;
+    try {
+      contents = item_->get();
+    } catch (const std::exception& error) {
+      throw TierError(short_what(error),
+                      fmt::format("asked for {} bytes that `{}` saved.", range_.bytes(), region_));
+    }
+    begin_ =
+        range_.begin - contents.storage_offset() * static_cast<std::int64_t>(contents.itemsize());
+    back_ = contents.storage().getWeakStorageImpl();
+    Lent lent{contents.storage(), begin_};
+    held_ = std::move(contents);
+    had = ++returns_;
+    asked_ = 1;
+    goes = let_go_if_all_have_it();
+    return lent;
+  }
+
+  [[nodiscard]] std::int64_t bytes() const { return range_.bytes(); }
+
+  /// Its place among what its line has moved.
+  std::size_t place = 0;
+
+ private:
+  /// What tiers do is their own: nobody who watches this thread sees it.
+  class Unseen {
+    OpTapScope operators_{nullptr};
+    BackendTap::Scope backend_{nullptr};
+    HookScope hooks_{nullptr};
+    at::AutoDispatchBelowADInplaceOrView below_;
+  };
+
+  /// Makes a stream current on which all is ordered that filled the memory.
+  class OnItsStream {
+   public:
+    explicit OnItsStream(const std::vector<c10::Stream>& streams) {
+      if (streams.empty()) return;
+      for (std::size_t i = 0; i + 1 < streams.size(); ++i) {
+        c10::Event filled(streams[i].device_type());
+        filled.record(streams[i]);
+        filled.block(streams.back());
+      }
+      guard_.emplace(streams.back());
+    }
+
+   private:
+    std::optional<c10::StreamGuard> guard_;
+  };
+
+  void note_stream(at::Device device) {
+    if (device.is_cpu()) return;
+    const c10::Stream stream = at::accelerator::getCurrentStream(device.index());
+    std::erase(streams_, stream);
+    streams_.push_back(stream);
+  }
+
+  [[nodiscard]] at::Tensor flat() {
+    const auto size = static_cast<std::int64_t>(dtype_.itemsize());
+    const std::int64_t count = range_.bytes() / size;
+    const c10::DispatchKeySet plain =
+        keys_ - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    return tensor_in(storage_, plain, dtype_, {count}, {1}, range_.begin / size);
+  }
+
+  /// Several readers share what came back, until each has asked for it.
+  [[nodiscard]] at::Tensor let_go_if_all_have_it() {
+    return asked_ >= readers_ ? std::exchange(held_, {}) : at::Tensor();
+  }
+
+  std::mutex mutex_;
+  AnyTier tier_;
+  std::string region_;  ///< Who saved it first.
+  c10::DispatchKeySet keys_;
+  caffe2::TypeMeta dtype_;
+  Range range_;
+  std::vector<c10::Stream> streams_;  ///< Those current when it was saved, the last one last.
+  int readers_ = 0;
+  c10::Storage storage_;  ///< Until it moves.
+  bool stays_ = false;    ///< The tier would not have it.
+  std::unique_ptr<TierItem> item_;
+  bool fetching_ = false;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> back_;  ///< What came back.
+  std::int64_t begin_ = 0;
+  at::Tensor held_;
+  int returns_ = 0;  ///< How often it came back.
+  int asked_ = 0;    ///< How many readers have seen the last return.
+};
+
+}  // namespace refrain::detail

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace refrain {
+
+/// What a tier holds of one tensor's memory, and the way back. It is destroyed when nobody will ask
+/// any more, which gives its room back.
+///
+/// `fetch` and `get` may be called from other threads than the one that moved it, one at a time.
+class TierItem {
+ public:
+  TierItem() = default;
+  TierItem(const TierItem&) = delete;
+  TierItem& operator=(const TierItem&) = delete;
+  virtual ~TierItem() = default;
+
+  /// Starts the way back if it can go on by itself, and returns at once: `get` will be called soon.
+  virtual void fetch() {}
+
+  /// The contents as they were taken, with the same dtype and number of elements, on the device
+  /// that they came from; what is put on its current stream afterwards sees them. Throws
+  /// `TierError` if they cannot be had; another call may try again.
+  [[nodiscard]] virtual at::Tensor get() = 0;
+};
+
+/// A place where memory waits that nobody needs before backward.
+///
+///     struct Elsewhere {
+///       std::unique_ptr<TierItem> take(const at::Tensor& contents) const;
+///       std::string describe() const { return "elsewhere()"; }
+///     };
+///
+/// `take` gets the memory as a flat contiguous tensor that nobody else holds, of the dtype it was
+/// saved as (bytes, where it was saved as several), and owns it from then on. What fills it is on
+/// the current stream of its device, if not done. Null leaves it where it is. Throws `TierError` if
+/// the tier fails; nothing is lost then, the caller still has it. A tier is copyable, and
+/// copies share what it holds; several threads may call it.
+template <class Tier>
+concept StorageTier = requires(const Tier& tier, const at::Tensor& contents) {
+  { tier.take(contents) } -> std::same_as<std::unique_ptr<TierItem>>;
+  { tier.describe() } -> std::convertible_to<std::string>;
+};
+
+/// Any storage tier, as one type: what options and decorators take.
+///
+///     AnyTier where = tier::host();
+///     fmt::print("{}\n", where);   // "host()"
+class AnyTier {
+ public:
+  /// None: what is kept stays where it is.
+  AnyTier() = default;
+  template <class Tier>
+    requires(!std::same_as<std::remove_cvref_t<Tier>, AnyTier> &&
+             StorageTier<std::remove_cvref_t<Tier>>)
+  AnyTier(Tier&& tier)  // implicit: every tier is one
+      : held_(std::make_shared<const Held<std::remove_cvref_t<Tier>>>(std::forward<Tier>(tier))) {
+    static_assert(std::copyable<std::remove_cvref_t<Tier>>, "refrain: a storage tier is copyable");
+  }
+
+  [[nodiscard]] explicit operator bool() const { return held_ != nullptr; }
+  [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
+    return held_ == nullptr ? nullptr : held_->take(contents);
+  }
+  [[nodiscard]] std::string describe() const {
+    return held_ == nullptr ? "none" : held_->describe();
+  }
+
+ private:
+  struct AnyHeld {
+    virtual ~AnyHeld() = default;
+    [[nodiscard]] virtual std::unique_ptr<TierItem> take(const at::Tensor& contents) const = 0;
+    [[nodiscard]] virtual std::string describe() const = 0;
+  };
+  template <class Tier>
+  struct Held final : AnyHeld {
+    template <class Given>
+    explicit Held(Given&& given) : tier(std::forward<Given>(given)) {}
+    [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const override {
+      return tier.take(contents);
+    }
+    [[nodiscard]] std::string describe() const override { return tier.describe(); }
+    Tier tier;
+  };
+
+  std::shared_ptr<const AnyHeld> held_;
+};
+
+static_assert(StorageTier<AnyTier>, "any tier is one");
+
+}  // namespace refrain
+
+template <>
+struct fmt::formatter<refrain::AnyTier> : fmt::formatter<std::string> {
+  template <class Context>
+  auto format(const refrain::AnyTier& tier, Context& context) const {
+    return fmt::formatter<std::string>::format(tier.describe(), context);
+  }
+};

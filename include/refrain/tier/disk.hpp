@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <refrain/bytes.hpp>
+#include <refrain/detail/disk_store.hpp>
+#include <refrain/detail/host_item.hpp>
+#include <refrain/detail/host_memory.hpp>
+#include <refrain/detail/memory_view.hpp>
+#include <refrain/detail/side_streams.hpp>
+#include <refrain/tier.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace refrain::tier {
+
+/// How a disk is used. `disk(folder, {.cap = 200_GiB})`.
+struct DiskOptions {
+  /// Bytes that the file may take.
+  Bytes cap{std::numeric_limits<std::int64_t>::max()};
+  /// Bytes that may wait for being written, and stay in memory until then, beside the newest.
+  Bytes on_the_way{std::int64_t{64} << 20};
+};
+
+/// A folder on a disk: tensors of the host wait there for backward, and those of an accelerator, by
+/// way of the host's pinned memory.
+///
+///     auto waits = refrain::tier::disk("/scratch", {.cap = 200_GiB});
+///
+/// One file for each tier made, without a name: nothing is left of it when the process ends, be it
+/// by a crash. One thread writes and one reads beside the work that goes on; at most
+/// `on_the_way` bytes wait for being written. The file is used past the system's cache where the
+/// file system can do that.
+///
+/// Memory: what is on its way, and 8 MiB a thread. Errors: `TierError` if the folder cannot be
+/// written to, at the cap, and where the disk is full or fails: a tensor that could not be written
+/// stays in memory, and the next call tells.
+class Disk {
+ public:
+  explicit Disk(std::string folder, const DiskOptions& options = {})
+      : store_(std::make_shared<detail::DiskStore>(std::move(folder), options.cap,
+                                                   options.on_the_way)),
+        staged_(std::make_shared<detail::HostStore>(options.on_the_way.count())) {}
+
+  [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
+    store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()));
+    try {
+      return std::make_unique<Item>(contents, store_, staged_);
+    } catch (...) {
+      store_->end_writing(static_cast<std::int64_t>(contents.nbytes()), nullptr);
+      throw;
+    }
+  }
+  [[nodiscard]] std::string describe() const {
+    return fmt::format("disk(\"{}\")", store_->file.folder());
+  }
+
+  /// Since the tier was made: what wears a disk.
+  [[nodiscard]] Bytes bytes_written() const { return store_->file.written(); }
+  [[nodiscard]] Bytes bytes_read() const { return store_->file.bytes_read(); }
+
+ private:
+  /// The host's copy of an accelerator's memory, until it is written.
+  class Staged {
+   public:
+    Staged(std::shared_ptr<detail::HostStore> store, const at::Tensor& bytes)
+        : store_(std::move(store)), room_(store_->memory.take(bytes.numel())) {
+      arrives_ = store_->out.send(bytes, room_)->arrived;
+    }
+    Staged(const Staged&) = delete;
+    Staged& operator=(const Staged&) = delete;
+    ~Staged() {
+      room_.used_until = {arrives_};
+      store_->memory.give_back(std::move(room_));
+    }
+    [[nodiscard]] const at::Tensor& bytes() const { return room_.bytes; }
+    [[nodiscard]] const std::shared_ptr<c10::Event>& arrives() const { return arrives_; }
+
+   private:
+    std::shared_ptr<detail::HostStore> store_;
+    detail::HostRoom room_;
+    std::shared_ptr<c10::Event> arrives_;
+  };
+
+  class Item final : public TierItem {
+   public:
+    Item(const at::Tensor& contents, std::shared_ptr<detail::DiskStore> store,
+         const std::shared_ptr<detail::HostStore>& stage)
+        : dtype_(contents.dtype()), device_(contents.device()), store_(std::move(store)) {
+      const at::Tensor bytes = detail::as_bytes(contents);
+      if (device_.is_cpu()) {
+        spilled_ = std::make_shared<detail::Spilled>(store_, bytes, nullptr);
+      } else {
+        auto staged = std::make_shared<Staged>(stage, bytes);
+        arrives_ = staged->arrives();
+        spilled_ = std::make_shared<detail::Spilled>(store_, staged->bytes(), staged);
+      }
+      store_->writer.add([spilled = spilled_, arrives = arrives_] {
+        if (arrives != nullptr) arrives->synchronize();
+        spilled->write();
+      });
+    }
+    ~Item() override { spilled_->let_go(); }
+
+    void fetch() override {
+      if (!spilled_->begin_reading()) return;
+      store_->reader.add([spilled = spilled_] { spilled->read(); });
+    }
+    at::Tensor get() override {
+      at::Tensor bytes;
+      while (!bytes.defined()) {  // it may have left memory since it was looked for there
+        fetch();
+        bytes = spilled_->get();
+      }
+      if (device_.is_cpu()) return detail::flat_as(bytes, dtype_);
+      arrives_->block(detail::current_stream(device_));
+      at::Tensor there = at::empty({bytes.numel()}, at::dtype(at::kByte).device(device_));
+      there.copy_(bytes);
+      return detail::flat_as(there, dtype_);
+    }
+
+   private:
+    caffe2::TypeMeta dtype_;
+    c10::Device device_;
+    std::shared_ptr<detail::DiskStore> store_;
+    std::shared_ptr<c10::Event> arrives_;
+    std::shared_ptr<detail::Spilled> spilled_;
+  };
+
+  std::shared_ptr<detail::DiskStore> store_;
+  std::shared_ptr<detail::HostStore> staged_;
+};
+
+static_assert(StorageTier<Disk>, "a disk is a storage tier");
+
+[[nodiscard]] inline Disk disk(std::string folder, const DiskOptions& options = {}) {
+  return Disk(std::move(folder), options);
+}
+
+}  // namespace refrain::tier
