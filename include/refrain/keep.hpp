@@ -239,7 +239,7 @@ class KeepCall {
 
   std::string name_;
   std::vector<KeepScope*> firsts_;
-  std::shared_ptr<const KeptValue> answer_;
+  std::shared_ptr<KeptValue> answer_;
   KeepScope* answering_ = nullptr;
   // Of the code, once it ran:
   std::optional<EntryRandomState> before_;

@@ -127,14 +127,15 @@ class SpillFile {
     for (std::int64_t done = 0; done < count;) {
       const auto now = call(file_, memory + done, static_cast<std::size_t>(count - done),
                             static_cast<off_t>(place + done));
-      if (now > 0) {
-        done += now;
-      } else if (now == 0 || errno != EINTR) {
+      if (now < 0 && errno == EINTR) continue;
+      const std::int64_t pages = now < 0 ? 0 : now / kPage * kPage;  // the next begins with a page
+      if (pages == 0) {
         throw TierError(fmt::format("disk(\"{}\") could not {} {} at byte {} of its file.", folder_,
                                     what, Bytes(count), place + done),
-                        now == 0 ? std::string("the file ends before them.") : says(errno),
+                        now < 0 ? says(errno) : std::string("the file ends before them."),
                         "likely cause: the disk is full, or failed.");
       }
+      done += pages;
     }
   }
 
