@@ -10,6 +10,15 @@
 #include <utility>
 
 namespace refrain {
+namespace detail {
+
+[[nodiscard]] inline CheckpointOptions moved_to(AnyTier tier, CheckpointOptions options) {
+  const Bytes smallest = options.tier().smallest;
+  options.tier(std::move(tier), smallest).saved(Saved::Moved);
+  return options;
+}
+
+}  // namespace detail
 
 /// Gives back something that is used exactly like `thing` and whose saved tensors wait for backward
 /// in `tier`: nothing is run twice.
@@ -30,7 +39,7 @@ namespace refrain {
 template <class Thing, class... Rest>
   requires detail::Replayable<std::remove_cvref_t<Thing>>
 [[nodiscard]] auto offload(Thing thing, AnyTier tier, CheckpointOptions options = {}) {
-  return checkpoint(std::move(thing), options.tier(std::move(tier)).saved(Saved::Moved));
+  return checkpoint(std::move(thing), detail::moved_to(std::move(tier), std::move(options)));
 }
 
 /// A chain cut by a policy: each of its segments is one region.
@@ -38,14 +47,14 @@ template <class Thing, class... Rest>
                                                   policy::AnyPolicy policy, AnyTier tier,
                                                   CheckpointOptions options = {}) {
   return checkpoint(std::move(layers), std::move(policy),
-                    options.tier(std::move(tier)).saved(Saved::Moved));
+                    detail::moved_to(std::move(tier), std::move(options)));
 }
 
 template <class Layer>
 [[nodiscard]] CheckpointLayers<Layer> offload(std::vector<Layer> layers, policy::AnyPolicy policy,
                                               AnyTier tier, CheckpointOptions options = {}) {
   return checkpoint(std::move(layers), std::move(policy),
-                    options.tier(std::move(tier)).saved(Saved::Moved));
+                    detail::moved_to(std::move(tier), std::move(options)));
 }
 
 }  // namespace refrain

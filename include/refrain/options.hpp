@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
 #include <refrain/detail/kept_operators.hpp>
 #include <refrain/error.hpp>
 #include <refrain/policy/ops.hpp>
@@ -95,9 +96,11 @@ class CheckpointOptions {
   }
 
   /// Where what the region keeps waits for backward: its arguments and kept results, or, with
-  /// `Saved::Moved`, all that autograd saves. What somebody else holds too stays where it is.
-  /// Default: none, all stays.
-  CheckpointOptions& tier(AnyTier value) { return set(tier_, std::move(value)); }
+  /// `Saved::Moved`, all that autograd saves. What somebody else holds too stays where it is, and
+  /// so does memory of less than `smallest` bytes. Default: none, all stays.
+  CheckpointOptions& tier(AnyTier value, Bytes smallest = TierUse().smallest) {
+    return set(tier_, TierUse{std::move(value), smallest});
+  }
   /// Default: `Saved::Replayed`. `Moved` needs a tier.
   CheckpointOptions& saved(Saved value) { return set(saved_, value); }
 
@@ -109,7 +112,7 @@ class CheckpointOptions {
   [[nodiscard]] EarlyStop early_stop() const { return early_stop_; }
   [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
   [[nodiscard]] const std::vector<at::Tensor>& state() const { return state_; }
-  [[nodiscard]] const AnyTier& tier() const { return tier_; }
+  [[nodiscard]] const TierUse& tier() const { return tier_; }
   [[nodiscard]] Saved saved() const { return saved_; }
   [[nodiscard]] policy::OpPolicy keep() const {
     return kept_operators_ ? kept_operators_->policy() : policy::OpPolicy();
@@ -133,7 +136,7 @@ class CheckpointOptions {
   Route route_ = Route::Hooks;
   EarlyStop early_stop_ = EarlyStop::Auto;
   Saved saved_ = Saved::Replayed;
-  AnyTier tier_;
+  TierUse tier_;
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
   std::shared_ptr<const detail::KeptOperators> kept_operators_;
@@ -141,7 +144,7 @@ class CheckpointOptions {
 
 [[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {
   if (options.saved() == Saved::Moved)
-    return fmt::format("moved to {}{}", options.tier(),
+    return fmt::format("moved to {}{}", options.tier().tier,
                        options.check() == Check::None ? ", unchecked" : "");
   std::string text = options.route() == Route::Hooks ? "hooks" : "function";
   if (options.rng() == Rng::Ignore) text += ", rng ignored";
@@ -154,7 +157,7 @@ class CheckpointOptions {
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
   if (options.kept_operators() != nullptr)
     text += fmt::format(", keeps {}", options.keep().describe());
-  if (options.tier()) text += fmt::format(", keeps in {}", options.tier());
+  if (options.tier()) text += fmt::format(", keeps in {}", options.tier().tier);
   if (!options.generators().empty())
     text += fmt::format(", {} generators", options.generators().size());
   if (!options.state().empty()) text += fmt::format(", {} state tensors", options.state().size());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
+
 #include <ATen/core/Tensor.h>
 
 #include <fmt/format.h>
@@ -96,6 +98,14 @@ class AnyTier {
 };
 
 static_assert(StorageTier<AnyTier>, "any tier is one");
+
+/// What a region moves, and where to.
+struct TierUse {
+  AnyTier tier;
+  Bytes smallest{4096};  ///< Less than that stays: moving a page costs more than it frees.
+
+  [[nodiscard]] explicit operator bool() const { return static_cast<bool>(tier); }
+};
 
 }  // namespace refrain
 

@@ -32,6 +32,7 @@ class Generator {
     s.kept = static_cast<Kept>(one_in(2) ? 0 : below(kKeptCount));
     s.values = s.check && one_in(4);
     s.recorded = one_in(3);
+    s.moved = static_cast<Moved>(one_in(2) ? 0 : below(kMovedCount));
     s.seed = static_cast<std::uint32_t>(engine_());
 
     Scope scope;
@@ -46,6 +47,7 @@ class Generator {
  private:
   static constexpr int kDriveCount = 9;
   static constexpr int kKeptCount = 6;
+  static constexpr int kMovedCount = 3;
   static constexpr int kDepth = 3;
   using Scope = std::vector<int>;  // the values that can be read, oldest first
 

@@ -8,6 +8,8 @@
 #include <refrain/options.hpp>
 #include <refrain/policy/ops.hpp>
 #include <refrain/replay.hpp>
+#include <refrain/tier/arena.hpp>
+#include <refrain/tier/counted.hpp>
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
@@ -43,6 +45,12 @@ class AutocastScope {
  private:
   bool before_;
 };
+
+/// Where what programs move waits.
+inline const refrain::tier::Counted& waiting_room() {
+  static const auto room = refrain::tier::counted(refrain::tier::arena(refrain::Bytes(64 << 20)));
+  return room;
+}
 
 /// Runs the statements of one program. Regions keep a pointer to it: it lives as long as they do.
 class Machine : public std::enable_shared_from_this<Machine> {
@@ -173,6 +181,8 @@ class Machine : public std::enable_shared_from_this<Machine> {
     });
     if (stateful && declare_state) options.state(state_.buffers);
     if (generator) options.generators({state_.generator});
+    if (settings.moved != Moved::Nothing) options.tier(waiting_room(), refrain::Bytes(1));
+    if (settings.moved == Moved::Saved) options.saved(refrain::Saved::Moved);
     return options;
   }
 

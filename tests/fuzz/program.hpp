@@ -44,6 +44,10 @@ enum class Drive {
 /// What regions keep of their operators' results, and of what `keep` blocks mark.
 enum class Kept { Nothing, Products, Random, Pointwise, All, NoNames };
 
+/// What regions move to a tier: nothing, what they keep, or, replaying nothing, what autograd
+/// saves.
+enum class Moved { Nothing, Kept, Saved };
+
 struct Settings {
   Drive drive = Drive::Backward;
   bool wide = true;  // float64, else float32
@@ -56,6 +60,7 @@ struct Settings {
   bool nested = false;    // all of it inside one more region
   bool recorded = false;  // the checkpointed run, in a ledger
   Kept kept = Kept::Nothing;
+  Moved moved = Moved::Nothing;
   std::uint32_t seed = 0;  // of the tensors and of the generator
 
   friend bool operator==(const Settings&, const Settings&) = default;

@@ -48,6 +48,7 @@ class Shrinker {
     };
     with([](Settings& s) { s.nested = false; });
     with([](Settings& s) { s.recorded = false; });
+    with([](Settings& s) { s.moved = Moved::Nothing; });
     with([](Settings& s) { s.autocast = false; });
     with([](Settings& s) { s.kept = Kept::Nothing; });
     with([](Settings& s) { s.function_route = false; });

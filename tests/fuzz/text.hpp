@@ -129,6 +129,8 @@ class Reader {
   if (s.autocast) out += " autocast";
   if (s.nested) out += " nested";
   if (s.recorded) out += " recorded";
+  if (s.moved == Moved::Kept) out += " moves_kept";
+  if (s.moved == Moved::Saved) out += " moves_saved";
   if (s.kept != Kept::Nothing) out += " ";
   out += kKeptNames.at(static_cast<std::size_t>(s.kept));
   out += " seed " + std::to_string(s.seed) + " begin\n";
@@ -163,6 +165,10 @@ class Reader {
       s.nested = true;
     else if (word == "recorded")
       s.recorded = true;
+    else if (word == "moves_kept")
+      s.moved = Moved::Kept;
+    else if (word == "moves_saved")
+      s.moved = Moved::Saved;
     else
       known = false;
     for (std::size_t i = 0; i < kDriveNames.size(); ++i) {

@@ -190,6 +190,8 @@ inline Observed observe(const Program& program, Calls calls) {
     const std::string message = e.what();
     seen.error = stage + ": " + message.substr(0, message.find("Exception raised from"));
   }
+  if (const auto held = waiting_room().counts().held; held > 0 && !program.may_hold_itself)
+    seen.error += " (still moved: " + std::to_string(held) + ")";
   seen.add("default generator", at::globalContext().defaultGenerator(at::kCPU).get_state());
   return seen;
 }

@@ -78,9 +78,9 @@ struct KeptResults {
 
 /// Lets what one call keeps wait in `tier`. Call when nothing is kept any more; what a region
 /// around this one keeps as well stays.
-inline void move_kept(KeptResults& kept, const AnyTier& tier, const std::string& region) {
-  const auto can_move = [](const c10::IValue& value) {
-    return value.isTensor() && MovedTensor::can_move(value.toTensor());
+inline void move_kept(KeptResults& kept, const TierUse& tier, const std::string& region) {
+  const auto can_move = [&tier](const c10::IValue& value) {
+    return value.isTensor() && MovedTensor::can_move(value.toTensor(), tier);
   };
   for (KeptCall& call : kept.calls) {
     call.moved.resize(call.returns.size());
@@ -95,7 +95,7 @@ inline void move_kept(KeptResults& kept, const AnyTier& tier, const std::string&
     std::size_t place = 0;
     visit_tensors(value->value, [&](at::Tensor& tensor) {
       KeptValue::Tensor& known = value->tensors[place++];
-      if (!MovedTensor::can_move(tensor)) return;
+      if (!MovedTensor::can_move(tensor, tier)) return;
       known.moved.emplace(tensor, tier, region);
       known.memory.reset();
       tensor.reset();

@@ -22,15 +22,15 @@ class MoveHook final : public torch::autograd::SavedVariableHooks {
  public:
   /// `checked`: a change in place since is an error, as autograd's own check has it, which hooks
   /// switch off.
-  MoveHook(AnyTier tier, std::string region, bool checked)
-      : tier_(std::move(tier)), region_(std::move(region)), checked_(checked) {}
+  MoveHook(TierUse use, std::string region, bool checked)
+      : use_(std::move(use)), region_(std::move(region)), checked_(checked) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     if (checked_) {
       version_ = VersionMark(tensor);
       facts_.emplace(tensor);
     }
-    saved_.emplace(tensor, tier_, region_);
+    saved_.emplace(tensor, use_, region_);
   }
 
   at::Tensor call_unpack_hook() override {
@@ -49,7 +49,7 @@ class MoveHook final : public torch::autograd::SavedVariableHooks {
   }
 
  private:
-  AnyTier tier_;
+  TierUse use_;
   std::string region_;
   bool checked_;
   VersionMark version_;

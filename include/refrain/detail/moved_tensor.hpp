@@ -22,11 +22,8 @@ namespace refrain::detail {
 /// its own sizes and strides, and shares memory with whatever it shared it with.
 class MovedTensor {
  public:
-  /// Smaller ones stay: a page each would cost more than it frees.
-  static constexpr std::int64_t kSmallest = 4096;
-
-  MovedTensor(const at::Tensor& tensor, const AnyTier& tier, const std::string& region) {
-    if (!can_move(tensor)) {
+  MovedTensor(const at::Tensor& tensor, const TierUse& use, const std::string& region) {
+    if (!can_move(tensor, use)) {
       stays_ = tensor.defined() && !tensor.is_inference() ? tensor.tensor_data() : tensor;
       return;
     }
@@ -36,7 +33,7 @@ class MovedTensor {
     strides_ = tensor.strides();
     offset_ = tensor.storage_offset();
     line_ = MoveLine::current();
-    memory_ = line_->hold(tensor, range(), tier, region);
+    memory_ = line_->hold(tensor, range(), use.tier, region);
   }
   ~MovedTensor() {
     if (memory_ != nullptr) memory_->remove_reader(had_);
@@ -48,14 +45,14 @@ class MovedTensor {
 
   /// Not what something else keeps alive by design, nor what is more, or less, than plain memory
   /// seen through sizes and strides.
-  [[nodiscard]] static bool can_move(const at::Tensor& tensor) {
+  [[nodiscard]] static bool can_move(const at::Tensor& tensor, const TierUse& use) {
     if (!tensor.defined() || tensor.is_inference() || tensor.numel() == 0) return false;
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (typeid(impl) != typeid(c10::TensorImpl) || !tensor.has_storage() ||
         tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.has_names() ||
         impl.has_symbolic_sizes_strides() || tensor.is_meta())
       return false;
-    if (static_cast<std::int64_t>(tensor.storage().nbytes()) < kSmallest) return false;
+    if (static_cast<std::int64_t>(tensor.storage().nbytes()) < use.smallest.count()) return false;
     return !is_leaf_with_gradient(tensor) &&
            !(tensor.is_view() && is_leaf_with_gradient(tensor._base()));
   }

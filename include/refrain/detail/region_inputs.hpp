@@ -27,7 +27,7 @@ class RegionInputs {
  public:
   /// Call where the hooks of the enclosing region are in charge. Those that no hook takes wait in
   /// `tier`, if there is one.
-  RegionInputs(const std::vector<at::Tensor>& tensors, const AnyTier& tier,
+  RegionInputs(const std::vector<at::Tensor>& tensors, const TierUse& tier,
                const std::string& region) {
     inputs_.reserve(tensors.size());
     for (const at::Tensor& tensor : tensors) {
@@ -88,8 +88,8 @@ class RegionInputs {
       is_saved = true;
     }
 
-    void move_to(const AnyTier& tier, const std::string& region, const at::Tensor& tensor) {
-      if (!is_saved || saved.has_hooks() || !MovedTensor::can_move(tensor)) return;
+    void move_to(const TierUse& tier, const std::string& region, const at::Tensor& tensor) {
+      if (!is_saved || saved.has_hooks() || !MovedTensor::can_move(tensor, tier)) return;
       saved.register_hooks(std::make_unique<MoveHook>(tier, region, /*checked=*/false));
     }
   };
