@@ -14,6 +14,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -254,6 +255,21 @@ inline void delay_streams(std::int64_t max_microseconds, std::uint64_t seed) {
   machine().set_pace(
       [&](Pace& pace) { pace.longest_delay = std::chrono::microseconds(max_microseconds); });
 }
+
+/// Holds a stream back while it lives. Whoever waits for that stream meanwhile waits forever.
+class Held {
+ public:
+  explicit Held(const c10::Stream& stream) {
+    if (machine().pace().mode == Async::AtOnce) return;
+    machine().submit(machine().queue(stream), [go = go_.get_future().share()] { go.wait(); });
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() { go_.set_value(); }
+
+ private:
+  std::promise<void> go_;
+};
 
 }  // namespace fake
 
