@@ -450,21 +450,30 @@ TEST_P(FakeAccelerator, PinsHostMemory) {
   EXPECT_TRUE(is(made.to(fake_device(0), /*non_blocking=*/true).cpu(), 5));
 }
 
-TEST_P(FakeAccelerator, OnlyPinnedMemoryIsCopiedLater) {
+TEST_P(FakeAccelerator, CopiesPinnedMemoryLaterIfAsked) {
   const auto x = on_device(1);
-  const auto queued = [&](const Tensor& host, bool non_blocking) {
-    settle();
+  const auto host = pinned();
+  settle();
+  const support::fake::Held late(compute());
+  x.copy_(host, /*non_blocking=*/true);
+  host.copy_(x, /*non_blocking=*/true);
+  EXPECT_FALSE(compute().query());
+}
+
+TEST_P(FakeAccelerator, WaitsForOtherCopies) {
+  const auto x = on_device(1);
+  const auto expect_waits = [&](const Tensor& host, bool non_blocking) {
+    x.add_(1);
     x.copy_(host, non_blocking);
-    const bool arriving = !compute().query();
-    settle();
+    EXPECT_TRUE(compute().query());
+    x.add_(1);
     host.copy_(x, non_blocking);
-    return std::pair(arriving, !compute().query());
+    EXPECT_TRUE(compute().query());
   };
-  support::fake::kernel_seconds(0.01);
-  support::fake::copy_rate(64 * 4 / 0.01);
-  EXPECT_EQ(queued(pinned(), true), std::pair(true, true));
-  EXPECT_EQ(queued(pinned(), false), std::pair(false, false));
-  EXPECT_EQ(queued(torch::ones({64}), true), std::pair(false, false));
+  expect_waits(pinned(), /*non_blocking=*/false);
+  expect_waits(torch::ones({64}), /*non_blocking=*/true);
+  expect_waits(pinned(128).slice(0, 0, 128, 2), /*non_blocking=*/true);
+  expect_waits(pinned().to(torch::kDouble), /*non_blocking=*/true);
 }
 
 TEST_P(FakeAccelerator, ConvertsAndRearrangesWhileItCopies) {
@@ -553,29 +562,24 @@ TEST_P(FakeAccelerator, SpoilsFreshAndFreedMemory) {
 // Operators.
 
 TEST_P(FakeAccelerator, QueuesOperators) {
-  const auto x = torch::rand({8, 8}).to(fake_device(0));
+  const auto x = torch::rand({8, 8}).to(fake_device(0)).requires_grad_();
   const auto index = torch::tensor({1, 2}).to(fake_device(0));
-  const std::vector<std::pair<std::string, std::function<Tensor()>>> calls = {
-      {"add", [&] { return x + 1; }},
-      {"add_", [&] { return x.add_(1); }},
-      {"zero_", [&] { return torch::empty({4}, fake_device(0)).zero_(); }},
-      {"mm", [&] { return x.mm(x); }},
-      {"relu", [&] { return x.relu(); }},
-      {"softmax", [&] { return x.softmax(1); }},
-      {"sum", [&] { return x.sum(); }},
-      {"max", [&] { return std::get<1>(x.max(1)); }},
-      {"cat", [&] { return torch::cat({x, x}); }},
-      {"index", [&] { return x.index({index}); }},
-      {"where", [&] { return torch::where(x > 0, x, 0); }},
-      {"layer_norm", [&] { return torch::layer_norm(x, {8}); }},
-      {"clone", [&] { return x.t().clone(); }},
+  const auto classes = torch::tensor({1, 2, 3, 4, 5, 6, 7, 0}).to(fake_device(0));
+  const auto step = [&] {
+    auto y = torch::layer_norm(x.mm(x).relu() + 1, {8}).softmax(1);
+    y = torch::gelu(torch::cat({y, x.t().clone()})).index({index});
+    y = torch::where(y > 0, y, 0).matmul(x.sigmoid());
+    const auto loss = torch::cross_entropy_loss(torch::embedding(x, classes), classes);
+    (y.sum() + std::get<0>(x.max(1)).mean() + loss).backward();
+    x.mutable_grad().mul_(2).zero_();
   };
-  for (const auto& [name, call] : calls) {
-    settle();
-    support::fake::kernel_seconds(0.01);
-    const auto y = call();
-    EXPECT_FALSE(compute().query()) << name << " ran in the caller";
-  }
+  step();
+  support::fake::take_ran_in_caller();
+  step();
+  EXPECT_EQ(support::fake::take_ran_in_caller(), std::set<std::string>());
+  x.detach().clone().normal_();
+  EXPECT_EQ(support::fake::take_ran_in_caller(), std::set<std::string>{"aten::normal_"})
+      << "it draws from the host's stream";
 }
 
 TEST_P(FakeAccelerator, GivesTheSameNumbersAsAtOnce) {

@@ -13,7 +13,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -217,15 +220,28 @@ class QueuedCall {
 /// While an operator runs in the caller its copies are no transfers.
 class InCaller {
  public:
-  InCaller() { ++depth_; }
+  explicit InCaller(const c10::OperatorHandle& op) {
+    ++depth_;
+    const std::lock_guard lock(mutex_);
+    seen_.insert(op.schema().name());
+  }
   InCaller(const InCaller&) = delete;
   InCaller& operator=(const InCaller&) = delete;
   ~InCaller() { --depth_; }
   static bool now() { return depth_ > 0; }
+  static std::set<std::string> take_seen() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(seen_, {});
+  }
 
  private:
   static inline thread_local int depth_ = 0;
+  static inline std::mutex mutex_;
+  static inline std::set<std::string> seen_;
 };
+
+/// The operators that have run in their callers and not as work of a stream, since the last call.
+inline std::set<std::string> take_ran_in_caller() { return InCaller::take_seen(); }
 
 inline Seconds copy_time(const at::Tensor& t) {
   const auto rate = machine().pace().copy_rate;
@@ -247,7 +263,7 @@ inline void any_operator(const c10::OperatorHandle& op, Values* stack) {
     }
   }
   machine().launch(machine().current(current_device), kernel_time(), [] {});
-  const InCaller scope;
+  const InCaller scope(op);
   at::native::cpu_fallback(op, stack);
 }
 

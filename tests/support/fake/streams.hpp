@@ -114,13 +114,10 @@ class Machine {
     delays_.seed(seed);
   }
 
-  /// Gives a stream work that takes a while, and then has its effect at once. Side streams have
-  /// random delays on top.
+  /// Gives a stream work that takes a while, and then has its effect at once.
   void launch(Queue& queue, Seconds takes, Work run) {
     std::unique_lock lock(mutex_);
-    if (queue.id_ != 0 && pace_.longest_delay.count() > 0) {
-      takes += pace_.longest_delay * std::uniform_real_distribution<>()(delays_);
-    }
+    if (pace_.longest_delay.count() > 0) takes += delay(queue);
     give(lock, queue, {std::move(run), takes, {}});
   }
   /// Gives a stream work that takes no time.
@@ -187,6 +184,11 @@ class Machine {
     progress_.wait(lock, [&] { return is_done(ticket); });
   }
 
+  Seconds delay(const Queue& queue) {
+    const bool is_late = queue.id_ != 0 || delays_() % 8 == 0;
+    return is_late ? pace_.longest_delay * std::uniform_real_distribution<>()(delays_) : Seconds(0);
+  }
+
   void give(Lock& lock, Queue& queue, Queue::Piece piece) {
     if (pace_.mode == Async::AtOnce) {
       lock.unlock();
@@ -249,7 +251,8 @@ inline void kernel_seconds(double seconds) {
 inline void copy_rate(double bytes_per_second) {
   machine().set_pace([&](Pace& pace) { pace.copy_rate = bytes_per_second; });
 }
-/// Each piece of work on a stream other than the default one comes late, by a random time.
+/// Each piece of work on a side stream comes late by a random time, and one in eight on a default
+/// stream.
 inline void delay_streams(std::int64_t max_microseconds, std::uint64_t seed) {
   machine().seed_delays(seed);
   machine().set_pace(
