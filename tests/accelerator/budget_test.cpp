@@ -20,7 +20,7 @@ using support::fake_device;
 using torch::Tensor;
 using DeviceStage = std::function<Tensor(Tensor)>;
 
-class BudgetOnAccelerator : public support::OnAccelerator {
+class BudgetOnAccelerator : public support::OnAcceleratorInEachMode {
  protected:
   static std::vector<DeviceStage> stages(std::vector<Tensor>* weights) {
     std::vector<DeviceStage> stages;
@@ -34,7 +34,9 @@ class BudgetOnAccelerator : public support::OnAccelerator {
   }
 };
 
-TEST_F(BudgetOnAccelerator, IsKeptAndPredicted) {
+INSTANTIATE_TEST_SUITE_P(Fake, BudgetOnAccelerator, support::kEachMode, support::mode_name);
+
+TEST_P(BudgetOnAccelerator, IsKeptAndPredicted) {
   std::vector<Tensor> weights;
   const auto layers = stages(&weights);
   const auto x = leaf(0, {64, 32});

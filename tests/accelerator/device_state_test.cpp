@@ -20,9 +20,11 @@ using support::fake_device;
 using support::RunCounter;
 using torch::Tensor;
 
-class DeviceState : public support::OnAccelerator {};
+class DeviceState : public support::OnAcceleratorInEachMode {};
 
-TEST_F(DeviceState, DropoutDrawsTheSameMaskInTheReplay) {
+INSTANTIATE_TEST_SUITE_P(Fake, DeviceState, support::kEachMode, support::mode_name);
+
+TEST_P(DeviceState, DropoutDrawsTheSameMaskInTheReplay) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto region =
@@ -35,7 +37,7 @@ TEST_F(DeviceState, DropoutDrawsTheSameMaskInTheReplay) {
   });
 }
 
-TEST_F(DeviceState, RandomStreamsOfBothDevicesAreKept) {
+TEST_P(DeviceState, RandomStreamsOfBothDevicesAreKept) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto w = leaf(1);
@@ -47,7 +49,7 @@ TEST_F(DeviceState, RandomStreamsOfBothDevicesAreKept) {
   });
 }
 
-TEST_F(DeviceState, HostAndDeviceStreamsAreKeptTogether) {
+TEST_P(DeviceState, HostAndDeviceStreamsAreKeptTogether) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto region = refrain::checkpoint([](Tensor t) {
@@ -58,7 +60,7 @@ TEST_F(DeviceState, HostAndDeviceStreamsAreKeptTogether) {
   });
 }
 
-TEST_F(DeviceState, OneRegionMaySpanTwoDevices) {
+TEST_P(DeviceState, OneRegionMaySpanTwoDevices) {
   RunCounter ran;
   expect_same([&] {
     const auto x = leaf(0);
@@ -74,7 +76,7 @@ TEST_F(DeviceState, OneRegionMaySpanTwoDevices) {
   EXPECT_EQ(ran.runs(), 2);
 }
 
-TEST_F(DeviceState, TwoDevicesMayAskForOneReplayAtTheSameTime) {
+TEST_P(DeviceState, TwoDevicesMayAskForOneReplayAtTheSameTime) {
   RunCounter ran;
   const auto region = refrain::checkpoint([ran](Tensor t, Tensor v) {
     ++ran;
@@ -94,7 +96,7 @@ TEST_F(DeviceState, TwoDevicesMayAskForOneReplayAtTheSameTime) {
   }
 }
 
-TEST_F(DeviceState, RegionsOnTwoDevicesReplaySideBySide) {
+TEST_P(DeviceState, RegionsOnTwoDevicesReplaySideBySide) {
   const auto region =
       refrain::checkpoint([](Tensor t) { return torch::dropout(t.exp().tanh(), 0.3, true).sin(); });
   for (int i = 0; i < 50; ++i) {
@@ -111,7 +113,7 @@ TEST_F(DeviceState, RegionsOnTwoDevicesReplaySideBySide) {
   }
 }
 
-TEST_F(DeviceState, RegionsOnTwoDevicesDrawFromTheHostsStreamSideBySide) {
+TEST_P(DeviceState, RegionsOnTwoDevicesDrawFromTheHostsStreamSideBySide) {
   const auto region = refrain::checkpoint([](Tensor t) {
     for (int i = 0; i < 3; ++i) t = (t * torch::rand({4, 4}).to(t.device())).tanh();
     return t;
@@ -131,7 +133,7 @@ TEST_F(DeviceState, RegionsOnTwoDevicesDrawFromTheHostsStreamSideBySide) {
   }
 }
 
-TEST_F(DeviceState, TwoThreadsMayStepOneRegionOnOneDevice) {
+TEST_P(DeviceState, TwoThreadsMayStepOneRegionOnOneDevice) {
   const auto region = refrain::checkpoint([](Tensor t) { return t.exp().tanh().sin(); });
   const auto step = [&](const Tensor& x) {
     for (int i = 0; i < 30; ++i) region(region(x)).sum().backward();
@@ -144,7 +146,7 @@ TEST_F(DeviceState, TwoThreadsMayStepOneRegionOnOneDevice) {
   EXPECT_TRUE(torch::equal(x.grad().cpu(), y.grad().cpu()));
 }
 
-TEST_F(DeviceState, AReplayRunsOnTheStreamOfItsForward) {
+TEST_P(DeviceState, AReplayRunsOnTheStreamOfItsForward) {
   const c10::Stream side =
       c10::impl::VirtualGuardImpl(support::kFake).getStreamFromGlobalPool(fake_device(0));
   std::vector<c10::StreamId> ran_on;
@@ -161,7 +163,7 @@ TEST_F(DeviceState, AReplayRunsOnTheStreamOfItsForward) {
   EXPECT_EQ(ran_on, (std::vector<c10::StreamId>{side.id(), side.id()}));
 }
 
-TEST_F(DeviceState, ARegionKeepsItsArgumentAndItsResult) {
+TEST_P(DeviceState, ARegionKeepsItsArgumentAndItsResult) {
   const auto x = leaf(0, {64, 64});
   const auto chain = [](Tensor t) {
     for (int i = 0; i < 6; ++i) t = t.tanh();
@@ -175,7 +177,7 @@ TEST_F(DeviceState, ARegionKeepsItsArgumentAndItsResult) {
   EXPECT_GE(refrain::memory(fake_device(0)).peak.count() - before, 6 * 64 * 64 * 4);
 }
 
-TEST_F(DeviceState, RebuiltTensorsGoAsTheirNodesFinish) {
+TEST_P(DeviceState, RebuiltTensorsGoAsTheirNodesFinish) {
   const auto x = leaf(0, {64, 64});
   constexpr std::int64_t kTensor = 64 * 64 * 4;
   std::vector<std::int64_t> seen;
@@ -197,7 +199,7 @@ TEST_F(DeviceState, RebuiltTensorsGoAsTheirNodesFinish) {
   for (std::size_t i = 2; i < seen.size(); ++i) EXPECT_LT(seen[i], seen[i - 1]) << "at node " << i;
 }
 
-TEST_F(DeviceState, VerifyComparesARegionThatWritesABuffer) {
+TEST_P(DeviceState, VerifyComparesARegionThatWritesABuffer) {
   auto count = torch::zeros({4, 4}, fake_device(0));
   const auto region = refrain::checkpoint([count](Tensor t) mutable {
     {

@@ -18,14 +18,16 @@ using support::fake_device;
 using support::RunCounter;
 using torch::Tensor;
 
-class DeviceThreads : public support::OnAccelerator {};
+class DeviceThreads : public support::OnAcceleratorInEachMode {};
 
 struct MyError : std::runtime_error {
   using std::runtime_error::runtime_error;
   int code = 7;
 };
 
-TEST_F(DeviceThreads, ReplayARegionOnTheDevicesThread) {
+INSTANTIATE_TEST_SUITE_P(Fake, DeviceThreads, support::kEachMode, support::mode_name);
+
+TEST_P(DeviceThreads, ReplayARegionOnTheDevicesThread) {
   const auto caller = std::this_thread::get_id();
   std::thread::id replayed_on;
   const auto region = refrain::checkpoint([&](Tensor x) {
@@ -37,7 +39,7 @@ TEST_F(DeviceThreads, ReplayARegionOnTheDevicesThread) {
   EXPECT_NE(replayed_on, caller);
 }
 
-TEST_F(DeviceThreads, GiveThePlainRunsGradients) {
+TEST_P(DeviceThreads, GiveThePlainRunsGradients) {
   for (const auto stop : {refrain::EarlyStop::On, refrain::EarlyStop::Off}) {
     expect_same([&] {
       const auto x = leaf(0);
@@ -51,7 +53,7 @@ TEST_F(DeviceThreads, GiveThePlainRunsGradients) {
   }
 }
 
-TEST_F(DeviceThreads, GiveThePlainRunsGradientsOnTheFunctionRoute) {
+TEST_P(DeviceThreads, GiveThePlainRunsGradientsOnTheFunctionRoute) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto w = leaf(0);
@@ -62,7 +64,7 @@ TEST_F(DeviceThreads, GiveThePlainRunsGradientsOnTheFunctionRoute) {
   });
 }
 
-TEST_F(DeviceThreads, EndNestedRegionsToo) {
+TEST_P(DeviceThreads, EndNestedRegionsToo) {
   expect_same([&] {
     const auto x = leaf(0);
     const auto inner = refrain::checkpoint([](Tensor t) { return t.sin().exp(); });
@@ -73,7 +75,7 @@ TEST_F(DeviceThreads, EndNestedRegionsToo) {
   });
 }
 
-TEST_F(DeviceThreads, StopEarlyWithoutALeak) {
+TEST_P(DeviceThreads, StopEarlyWithoutALeak) {
   const auto before = live(0);
   RunCounter ends;
   {
@@ -89,7 +91,7 @@ TEST_F(DeviceThreads, StopEarlyWithoutALeak) {
   EXPECT_EQ(live(0), before);
 }
 
-TEST_F(DeviceThreads, CarryAnExceptionOfTheBodyToTheCaller) {
+TEST_P(DeviceThreads, CarryAnExceptionOfTheBodyToTheCaller) {
   const auto region = refrain::checkpoint([](Tensor x) {
     if (refrain::replaying()) throw MyError("no second time");
     return x.exp();
@@ -106,7 +108,7 @@ TEST_F(DeviceThreads, CarryAnExceptionOfTheBodyToTheCaller) {
   EXPECT_TRUE(x.grad().defined()) << "the next backward does not work";
 }
 
-TEST_F(DeviceThreads, SurviveAnExceptionThatIsNone) {
+TEST_P(DeviceThreads, SurviveAnExceptionThatIsNone) {
   const auto region = refrain::checkpoint([](Tensor x) {
     if (refrain::replaying()) throw 42;
     return x.exp();
@@ -115,7 +117,7 @@ TEST_F(DeviceThreads, SurviveAnExceptionThatIsNone) {
                                        [&] { region(leaf(0)).sum().backward(); });
 }
 
-TEST_F(DeviceThreads, ReportADivergence) {
+TEST_P(DeviceThreads, ReportADivergence) {
   const auto region = refrain::checkpoint(
       [](Tensor x) { return refrain::replaying() ? x.narrow(0, 0, 2).exp() : x.exp(); });
   support::expect_says<refrain::DivergenceError>(
@@ -123,7 +125,7 @@ TEST_F(DeviceThreads, ReportADivergence) {
       [&] { region(leaf(0)).sum().backward(); });
 }
 
-TEST_F(DeviceThreads, DropWhatARetainedGraphRebuilt) {
+TEST_P(DeviceThreads, DropWhatARetainedGraphRebuilt) {
   const auto x = leaf(0);
   RunCounter ran;
   const auto region = refrain::checkpoint([ran](Tensor t) {
@@ -138,7 +140,7 @@ TEST_F(DeviceThreads, DropWhatARetainedGraphRebuilt) {
   EXPECT_EQ(live(0), kept);
 }
 
-TEST_F(DeviceThreads, KeepGradModeAndAutocastOfTheForward) {
+TEST_P(DeviceThreads, KeepGradModeAndAutocastOfTheForward) {
   std::vector<bool> seen;
   const auto region = refrain::checkpoint([&seen](Tensor x) {
     seen.push_back(at::autocast::is_autocast_enabled(support::kFake));

@@ -14,9 +14,11 @@ using refrain::Bytes;
 using support::fake_device;
 using torch::Tensor;
 
-class RecordOnAccelerator : public support::OnAccelerator {};
+class RecordOnAccelerator : public support::OnAcceleratorInEachMode {};
 
-TEST_F(RecordOnAccelerator, TheTimelineIsThatOfTheDeviceInUse) {
+INSTANTIATE_TEST_SUITE_P(Fake, RecordOnAccelerator, support::kEachMode, support::mode_name);
+
+TEST_P(RecordOnAccelerator, TheTimelineIsThatOfTheDeviceInUse) {
   const auto w = leaf(0, {64, 64});
   const auto x = leaf(0, {64, 64});
   auto region = refrain::checkpoint([w](const Tensor& t) { return t.mm(w).sin().exp(); });
@@ -39,7 +41,7 @@ TEST_F(RecordOnAccelerator, TheTimelineIsThatOfTheDeviceInUse) {
   EXPECT_GE(ledger.peak()->live, before + one);
 }
 
-TEST_F(RecordOnAccelerator, RegionsOfTwoDevicesTellOneLedger) {
+TEST_P(RecordOnAccelerator, RegionsOfTwoDevicesTellOneLedger) {
   const auto w0 = leaf(0, {16, 16});
   const auto w1 = leaf(1, {16, 16});
   const auto x = leaf(0, {16, 16});

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,5 +61,32 @@ class OnAccelerator : public testing::Test {
     EXPECT_EQ(plain.second, quiet.second) << "the random streams end elsewhere";
   }
 };
+
+/// The same, once for each way to run work: instantiate with `kEachMode`.
+class OnAcceleratorInEachMode : public OnAccelerator, public testing::WithParamInterface<Async> {
+ protected:
+  void SetUp() override {
+    OnAccelerator::SetUp();
+    scope_.emplace(GetParam());
+    fake::delay_streams(200, /*seed=*/20);
+  }
+  void TearDown() override { scope_.reset(); }
+
+ private:
+  std::optional<AsyncScope> scope_;
+};
+
+inline const auto kEachMode = testing::Values(Async::AtOnce, Async::Threads, Async::Lazy);
+inline std::string mode_name(const testing::TestParamInfo<Async>& info) {
+  switch (info.param) {
+    case Async::AtOnce:
+      return "AtOnce";
+    case Async::Threads:
+      return "Threads";
+    case Async::Lazy:
+      return "Lazy";
+  }
+  return "";
+}
 
 }  // namespace support
