@@ -137,6 +137,17 @@ struct RegionCall {
   friend bool operator==(const RegionCall&, const RegionCall&) = default;
 };
 
+/// Memory that went to a tier, and came back when backward asked for it.
+struct MovedMemory {
+  std::string region;  ///< Who saved it first.
+  std::string tier;
+  Bytes bytes;
+  TimeSpan out;                ///< While the step's own thread was handing it over.
+  std::vector<TimeSpan> back;  ///< While a thread of backward waited for it.
+
+  friend bool operator==(const MovedMemory&, const MovedMemory&) = default;
+};
+
 /// What a step does at one moment. `Loss`: between the last region and the backward pass, so the
 /// head of a model too. `Rest`: after the last backward pass, the optimizer most likely.
 enum class Phase { Forward, Region, Loss, Backward, Replay, Rest };
@@ -153,7 +164,8 @@ struct MemoryPeak {
 
 /// What one step forgot, kept and replayed, and where its memory was. See `record`.
 struct Ledger {
-  std::vector<RegionCall> calls;  ///< In the order of their first runs.
+  std::vector<RegionCall> calls;   ///< In the order of their first runs.
+  std::vector<MovedMemory> moved;  ///< In the order in which it went.
   std::vector<TimeSpan> backward_passes;
   double seconds = 0;  ///< Of the step.
   std::string device;  ///< Whose memory the timeline shows.
@@ -243,6 +255,33 @@ struct Ledger {
     });
   }
 };
+
+/// All that went to one tier.
+struct MoveTotal {
+  std::string tier;
+  std::int64_t storages = 0;
+  Bytes bytes = {};
+  double out_seconds = 0;   ///< What the forward waited for it; threads of the host alone.
+  double back_seconds = 0;  ///< The same of backward.
+};
+
+/// A total for each tier, in the order in which they were first used.
+[[nodiscard]] inline std::vector<MoveTotal> move_totals(const Ledger& ledger) {
+  std::vector<MoveTotal> totals;
+  for (const MovedMemory& memory : ledger.moved) {
+    auto total = std::find_if(totals.begin(), totals.end(),
+                              [&](const MoveTotal& known) { return known.tier == memory.tier; });
+    if (total == totals.end()) {
+      totals.push_back({.tier = memory.tier});
+      total = totals.end() - 1;
+    }
+    ++total->storages;
+    total->bytes += memory.bytes;
+    total->out_seconds += memory.out.seconds();
+    for (const TimeSpan& back : memory.back) total->back_seconds += back.seconds();
+  }
+  return totals;
+}
 
 /// All calls of one region.
 struct RegionTotal {

@@ -34,6 +34,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RegionCall, region, number, inside, tensors, 
                                    forgotten, draws, differentiable, threw, kept, savers, first_run,
                                    replays)
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MovedMemory, region, tier, bytes, out, back)
+
 /// Two numbers a sample: there are many.
 inline void to_json(nlohmann::json& json, const MemorySample& sample) {
   json = {sample.seconds, sample.live.count()};
@@ -42,7 +44,8 @@ inline void from_json(const nlohmann::json& json, MemorySample& sample) {
   sample = {json.at(0).get<double>(), json.at(1).get<Bytes>()};
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ledger, calls, backward_passes, seconds, device, whole, timeline)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, calls, moved, backward_passes, seconds,
+                                                device, whole, timeline)
 
 /// A ledger as JSON: all that it holds, and in `peak` where its peak is. `tools/plot_ledger.py`
 /// draws it. Bytes are bytes, times are seconds.
@@ -104,6 +107,12 @@ inline void save_ledger(const Ledger& ledger, const std::string& path) {
       bar("replay of " + call.region, "replay", replay.time, replay.thread,
           {{"rebuilt", replay.rebuilt}, {"stopped_early", replay.stopped_early}});
     }
+  }
+  for (const MovedMemory& memory : ledger.moved) {
+    const nlohmann::json facts = {{"bytes", memory.bytes}, {"tier", memory.tier}};
+    bar("move of " + memory.region, "move", memory.out, 0, facts);
+    for (const TimeSpan& back : memory.back)
+      bar("return to " + memory.region, "move", back, 0, facts);
   }
   for (const MemorySample& sample : ledger.timeline) {
     events.push_back({{"name", "live bytes, " + ledger.device},

@@ -135,6 +135,12 @@ inline constexpr double kMilli = 1e3;
         detail::why_text(ledger, row.region));
   }
   add(sum, sum.region, "");
+  for (const MoveTotal& moved : move_totals(ledger)) {
+    text +=
+        fmt::format("moved {} to {}, {} storages: forward waited {:.2f} ms, backward {:.2f} ms\n",
+                    moved.bytes, moved.tier, moved.storages, moved.out_seconds * detail::kMilli,
+                    moved.back_seconds * detail::kMilli);
+  }
   const auto waiting = ledger.waiting();
   if (waiting)
     text += fmt::format("when backward began {} more lived than when the step did", *waiting);

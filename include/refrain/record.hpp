@@ -23,6 +23,7 @@ template <class Step>
   EngineProxy::install();
   const CallRecord::Place place{std::make_shared<StepRecorder>(values)};
   try {
+    const StepRecorder::Scope recording(&place.step);
     const CallRecord::PlaceScope regions(&place);
     const BackwardListener::Scope passes(place.step.get());
     (void)std::forward<Step>(step)();

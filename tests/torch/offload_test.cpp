@@ -7,8 +7,10 @@
 #include <refrain/bytes.hpp>
 #include <refrain/checkpoint.hpp>
 #include <refrain/keep.hpp>
+#include <refrain/ledger_file.hpp>
 #include <refrain/offload.hpp>
 #include <refrain/policy.hpp>
+#include <refrain/record.hpp>
 #include <refrain/tier/arena.hpp>
 #include <refrain/tier/counted.hpp>
 #include <refrain/verify.hpp>
@@ -315,6 +317,40 @@ TEST(TierOfARegion, ValuesKeptByNameWaitThereToo) {
       });
   EXPECT_EQ(ran.runs(), 2) << "once plain, once not";
   EXPECT_EQ(waits.counts().bytes_moved, Bytes(2 * kRow)) << "64-bit numbers";
+}
+
+TEST(TierOfARegion, ALedgerTellsWhatMovedAndForHowLongTheStepWaited) {
+  const auto waits = arena();
+  const auto w = matrix().div(8).requires_grad_();
+  for (const auto saved : {Saved::Replayed, Saved::Moved}) {
+    auto block =
+        refrain::checkpoint([w](const Tensor& x) { return x.mm(w).tanh().mm(w); },
+                            CheckpointOptions().name("block").tier(AnyTier(waits)).saved(saved));
+    const auto before = waits.counts();
+    const auto ledger = refrain::record([&] {
+      auto h = matrix();
+      for (int i = 0; i < 4; ++i) h = block(h);
+      h.sum().backward();
+    });
+    const auto count = waits.counts().moved - before.moved;
+    EXPECT_EQ(count, saved == Saved::Moved ? 7 : 3);
+    ASSERT_EQ(static_cast<std::int64_t>(ledger.moved.size()), count);
+    for (const auto& memory : ledger.moved) {
+      EXPECT_EQ(memory.region, "block");
+      EXPECT_EQ(memory.bytes, Bytes(kRow));
+      EXPECT_GT(memory.out.seconds(), 0);
+      EXPECT_LT(memory.out.end, ledger.backward_passes[0].begin);
+      ASSERT_EQ(memory.back.size(), 1U);
+      EXPECT_GE(memory.back[0].begin, ledger.backward_passes[0].begin);
+    }
+    const auto totals = move_totals(ledger);
+    ASSERT_EQ(totals.size(), 1U);
+    EXPECT_EQ(totals[0].bytes, Bytes(kRow * count));
+    EXPECT_THAT(to_string(ledger), HasSubstr(fmt::format("moved {} to counted(arena(32.00 MiB)), "
+                                                         "{} storages: forward waited",
+                                                         Bytes(kRow * count), count)));
+    EXPECT_EQ(refrain::ledger_from_text(to_file_text(ledger)), ledger);
+  }
 }
 
 TEST(TierOfARegion, IsToldByItsOptions) {

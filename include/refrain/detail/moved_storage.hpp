@@ -6,6 +6,7 @@
 #include <refrain/detail/op_tap.hpp>
 #include <refrain/detail/saved_hooks.hpp>
 #include <refrain/detail/short_what.hpp>
+#include <refrain/detail/step_recorder.hpp>
 #include <refrain/error.hpp>
 #include <refrain/tier.hpp>
 
@@ -99,6 +100,7 @@ class MovedStorage {
     at::Tensor contents = flat();
     const Unseen unseen;
     const OnItsStream stream(streams_);
+    const double began = step_ == nullptr ? 0 : step_->moment();
     try {
       storage_ = {};
       item_ = tier_.take(contents);
@@ -114,6 +116,11 @@ class MovedStorage {
       return Outcome::Stays;
     }
     stays_ = false;
+    contents.reset();
+    if (step_ != nullptr) {
+      told_ = step_->moved(
+          {region_, tier_.describe(), Bytes(range_.bytes()), {began, step_->moment()}, {}});
+    }
     return Outcome::Moved;
   }
 
@@ -141,12 +148,14 @@ class MovedStorage {
     fetching_ = false;
     at::Tensor contents;
     const Unseen unseen;
+    const double began = step_ == nullptr ? 0 : step_->moment();
     try {
       contents = item_->get();
     } catch (const std::exception& error) {
       throw TierError(short_what(error),
                       fmt::format("asked for {} bytes that `{}` saved.", range_.bytes(), region_));
     }
+    if (step_ != nullptr) step_->came_back(told_, {began, step_->moment()});
     begin_ =
         range_.begin - contents.storage_offset() * static_cast<std::int64_t>(contents.itemsize());
     back_ = contents.storage().getWeakStorageImpl();
@@ -211,7 +220,9 @@ class MovedStorage {
 
   std::mutex mutex_;
   AnyTier tier_;
-  std::string region_;  ///< Who saved it first.
+  std::string region_;                                            ///< Who saved it first.
+  std::shared_ptr<StepRecorder> step_ = StepRecorder::current();  ///< Null: nobody records it.
+  std::int64_t told_ = -1;                                        ///< Its place there.
   c10::DispatchKeySet keys_;
   caffe2::TypeMeta dtype_;
   Range range_;

@@ -150,6 +150,42 @@ class StepRecorder final : public BackwardListener {
     run.rebuilt = rebuilt;
   }
 
+  /// Seconds since the step began.
+  [[nodiscard]] double moment() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  /// Something went to a tier. Gives its place, or -1 if the step is over.
+  std::int64_t moved(MovedMemory memory) {
+    const std::lock_guard lock(mutex_);
+    if (live_ == nullptr) return -1;
+    live_->look();
+    moved_.push_back(std::move(memory));
+    return static_cast<std::int64_t>(moved_.size()) - 1;
+  }
+  void came_back(std::int64_t place, TimeSpan wait) {
+    const std::lock_guard lock(mutex_);
+    if (live_ != nullptr && place >= 0)
+      moved_[static_cast<std::size_t>(place)].back.push_back(wait);
+  }
+
+  /// The step that the calling thread records, or null.
+  [[nodiscard]] static const std::shared_ptr<StepRecorder>& current() {
+    static const std::shared_ptr<StepRecorder> none;
+    return current_ == nullptr ? none : *current_;
+  }
+  /// While it lives.
+  class Scope {
+   public:
+    explicit Scope(const std::shared_ptr<StepRecorder>* step)
+        : before_(std::exchange(current_, step)) {}
+    ~Scope() { current_ = before_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const std::shared_ptr<StepRecorder>* before_;
+  };
+
   void backward_begins() override {
     const std::lock_guard lock(mutex_);
     if (live_ == nullptr || passes_++ > 0) return;
@@ -175,6 +211,7 @@ class StepRecorder final : public BackwardListener {
     live_.reset();
     for (RecordedCall& recorded : calls_) ledger.calls.push_back(std::move(recorded.call));
     calls_.clear();
+    ledger.moved = std::move(moved_);
     ledger.backward_passes = std::move(backward_);
     return ledger;
   }
@@ -261,6 +298,8 @@ class StepRecorder final : public BackwardListener {
     std::int64_t place;
   };
 
+  static inline constinit thread_local const std::shared_ptr<StepRecorder>* current_ = nullptr;
+
   const Values values_;
   const Clock::time_point start_ = Clock::now();
   std::mutex mutex_;
@@ -270,6 +309,7 @@ class StepRecorder final : public BackwardListener {
   std::unordered_map<std::string, std::int64_t> numbers_;
   std::unordered_map<const torch::autograd::Node*, Given> histories_;  ///< Of what calls gave.
   std::vector<std::thread::id> threads_{std::this_thread::get_id()};
+  std::vector<MovedMemory> moved_;
   std::vector<TimeSpan> backward_;
   int passes_ = 0;  ///< That go on.
 };
