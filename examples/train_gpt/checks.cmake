@@ -94,6 +94,16 @@ elseif(CHECK STREQUAL records_a_step)
   string(JSON events LENGTH "${trace}" traceEvents)
   expect("${events}" "^[0-9][0-9]+$")
 
+elseif(CHECK STREQUAL moves_to_tiers)
+  train(0 ${toy} --steps 2 --seq 64 --policy all every:2 offload --tier "disk:${FOLDER}")
+  train(0 ${toy} --steps 2 --seq 64 --policy offload --tier "disk:${FOLDER}" --ledger moved.json)
+  expect("${output}" "moved [0-9.]+ [KM]iB to disk")
+  file(READ "${FOLDER}/moved.json" ledger)
+  string(JSON moved LENGTH "${ledger}" ledger moved)
+  expect("${moved}" "^[1-9][0-9]+$")
+  train(0 ${toy} --steps 2 --policy offload --tier host)
+  train(0 ${toy} --steps 2 --seq 64 --policy all --tier quantized:8)
+
 elseif(CHECK STREQUAL bad_options)
   train(2 --policy budget:much)
   expect("${errors}" "after the colon goes an amount, as in 200MiB")
@@ -101,7 +111,8 @@ elseif(CHECK STREQUAL bad_options)
   expect("${errors}" "after the colon goes a share from 0 to 1")
   foreach(bad "--policy;some" "--policy;every" "--policy;every:0" "--policy;segments:99"
               "--layers;0" "--layers;many" "--heads;7" "--device;abacus" "--device;xla"
-              "--autocast;fp8" "--route;scenic" "--data;nowhere" "--seq;100000000" "--lr;-1"
+              "--autocast;fp8" "--route;scenic" "--tier;moon" "--tier;disk:/no/such/folder"
+              "--policy;offload" "--policy;all;none;--tier;quantized:8" "--data;nowhere" "--seq;100000000" "--lr;-1"
               "--dropout;1" "--steps" "--unheard_of" "--resume;nothing" "--save;no/such/folder/x"
               "--policy;all;none;--save;x" "--policy;all;none;--lint" "--ledger;no/such/x")
     train(2 ${bad})

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "options.hpp"
 
+#include <refrain/tier/disk.hpp>
+#include <refrain/tier/host.hpp>
+#include <refrain/tier/quantized.hpp>
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -20,7 +24,8 @@ namespace {
 namespace policy = refrain::policy;
 
 constexpr std::string_view kPolicies =
-    "none, all, every:K, one_in:K, segments:N, sqrt, first:N, binary, budget:BYTES or fit:SHARE";
+    "none, all, every:K, one_in:K, segments:N, sqrt, first:N, binary, budget:BYTES, fit:SHARE, or "
+    "offload, which needs --tier";
 
 std::int64_t number_of(const std::string& word, std::string_view digits) {
   std::int64_t number = 0;
@@ -57,6 +62,8 @@ void check_policies(const Options& options) {
   refrain::Chain chain;
   chain.stages.resize(static_cast<std::size_t>(options.layers));
   for (const auto& word : options.policies) {
+    if (word == kOffload && options.tier.empty())
+      throw BadOption("--policy offload moves what the blocks save, so it needs a --tier.");
     if (budget_from(word)) continue;
     const auto how = policy_from(word);
     try {
@@ -78,6 +85,11 @@ void check(const Options& options) {
   }
   if (options.comparing() && (options.lint || !options.ledger.empty()))
     throw BadOption("--lint and --ledger look at one step, so they need exactly one --policy.");
+  if (options.comparing() && options.tier.starts_with("quantized"))
+    throw BadOption(
+        "--tier quantized changes gradients, so there is nothing to compare: name one "
+        "--policy.");
+  (void)tier_from(options.tier);
   check_policies(options);
 }
 
@@ -89,6 +101,7 @@ policy::AnyPolicy policy_from(const std::string& word) {
   static const std::map<std::string, Make, std::less<>> plain{
       {"none", [] { return policy::none(); }},
       {"all", [] { return policy::all(); }},
+      {kOffload, [] { return policy::all(); }},
       {"sqrt", [] { return policy::sqrt_n(); }},
       {"binary", [] { return policy::binary(); }}};
   static const std::map<std::string, MakeOf, std::less<>> counted{
@@ -107,6 +120,23 @@ policy::AnyPolicy policy_from(const std::string& word) {
     return found->second(number_of(word, std::string_view(word).substr(colon + 1)));
   }
   throw BadOption(fmt::format("--policy {} is not one of {}.", word, kPolicies));
+}
+
+refrain::AnyTier tier_from(const std::string& word) {
+  constexpr std::string_view kDisk = "disk:";
+  if (word.empty()) return {};
+  if (word == "host") return refrain::tier::host();
+  if (word == "quantized:8" || word == "quantized:4")
+    return refrain::tier::quantized(refrain::tier::host(), word.back() - '0');
+  if (word.starts_with(kDisk)) {
+    try {
+      return refrain::tier::disk(word.substr(kDisk.size()));
+    } catch (const refrain::TierError&) {
+      throw BadOption(fmt::format("--tier {}: cannot write to that folder.", word));
+    }
+  }
+  throw BadOption(
+      fmt::format("--tier {} is not host, disk:FOLDER, quantized:8 or quantized:4.", word));
 }
 
 std::optional<Budget> budget_from(const std::string& word) {
@@ -167,6 +197,8 @@ Options parse(int argc, char** argv) {
   add("--route", options.route, "R", "the way into autograd: hooks or function")
       ->check(must("hooks or function",
                    [](const auto& text) { return text == "hooks" || text == "function"; }));
+  add("--tier", options.tier, "T",
+      "where what the blocks keep waits: host, disk:FOLDER, quantized:8");
   add("--data", options.data, "FILE", "a text to read (default: LibTorch's own headers)");
   add("--save", options.save, "FILE", "written at the end, to go on from");
   add("--resume", options.resume, "FILE", "what --save has written");

@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/policy.hpp>
+#include <refrain/tier.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,7 @@ struct Options {
   std::string device = "cpu";
   std::string autocast;  // empty: off
   std::string route = "hooks";
+  std::string tier;    // empty: none
   std::string data;    // empty: LibTorch's own headers
   std::string save;    // empty: nowhere
   std::string resume;  // empty: from the start
@@ -45,6 +47,12 @@ struct Options {
 
 /// What the command line says, complete and checked. Throws `BadOption`; `--help` exits.
 Options parse(int argc, char** argv);
+
+/// "host", "disk:/scratch" or "quantized:8"; none for an empty text.
+refrain::AnyTier tier_from(const std::string& word);
+
+/// The policy that replays nothing: all that the blocks save goes to the tier.
+inline constexpr const char* kOffload = "offload";
 
 /// "every:4" as a policy.
 refrain::policy::AnyPolicy policy_from(const std::string& word);

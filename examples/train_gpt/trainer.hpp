@@ -87,7 +87,10 @@ struct Step {
 class Trainer {
  public:
   Trainer(const Options& options, const Text& text, const std::string& policy)
-      : options_(options), text_(text), device_(device_for(options.device)) {
+      : options_(options),
+        text_(text),
+        device_(device_for(options.device)),
+        tier_(tier_from(options.tier)) {
     torch::manual_seed(options.seed);
     model_ = Gpt(Shape{text.vocabulary(), options.layers, options.width, options.heads, options.seq,
                        options.dropout});
@@ -107,7 +110,9 @@ class Trainer {
       const auto budget = budget_from(policy);
       if (budget) plans_.emplace(policy, plan_for(*budget, route));
       const auto how = budget ? refrain::policy::AnyPolicy(plans_.at(policy)) : policy_from(policy);
-      at = stacks_.emplace(policy, model_->stack_of(how, route)).first;
+      auto how_kept = refrain::CheckpointOptions(route).tier(tier_);
+      if (policy == kOffload) how_kept.saved(refrain::Saved::Moved);
+      at = stacks_.emplace(policy, model_->stack_of(how, std::move(how_kept))).first;
     }
     model_->use(at->second);
   }
@@ -309,6 +314,7 @@ class Trainer {
   const Options& options_;
   const Text& text_;
   torch::Device device_;
+  refrain::AnyTier tier_;
   Gpt model_{nullptr};
   std::map<std::string, Stack> stacks_;
   std::map<std::string, refrain::Plan> plans_;

@@ -30,8 +30,8 @@ namespace detail {
 /// say more (`check`, `name`).
 ///
 /// Each storage moves once, when nobody else holds it: parameters, buffers and whatever is alive
-/// anyway stay, as do tensors below 4 KiB. It comes back when backward asks for it, and what was
-/// moved just before it is on its way then (64 MiB ahead).
+/// anyway stay, as do tensors below 4 KiB. It comes back when backward asks for it; what was
+/// moved just before it, as much again and at least one tensor, is on its way then.
 ///
 /// Errors: `TierError` from the call if the tier cannot take a tensor (the tensor is not lost) and
 /// from `backward()` if it cannot give it back; `DivergenceError` from `backward()` if what was

@@ -11,6 +11,7 @@
 #include <refrain/keep.hpp>
 #include <refrain/lint.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/offload.hpp>
 #include <refrain/options.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/policy.hpp>

@@ -109,10 +109,11 @@ struct TierUse {
 
 }  // namespace refrain
 
-template <>
-struct fmt::formatter<refrain::AnyTier> : fmt::formatter<std::string> {
+template <refrain::StorageTier Tier>
+struct fmt::formatter<Tier, char> : fmt::formatter<fmt::string_view> {
   template <class Context>
-  auto format(const refrain::AnyTier& tier, Context& context) const {
-    return fmt::formatter<std::string>::format(tier.describe(), context);
+  auto format(const Tier& tier, Context& context) const {
+    const std::string& text = tier.describe();
+    return fmt::formatter<fmt::string_view>::format(text, context);
   }
 };

@@ -19,9 +19,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -199,6 +201,26 @@ TEST_P(TierOnAccelerator, AGraphThatIsDroppedMidwayLeavesNothing) {
   }
   EXPECT_EQ(waits.counts().held, 0);
   for (int i = 0; i < 5 && !HasFailure(); ++i) expect_same([&] { return train(moved); });
+}
+
+TEST_P(TierOnAccelerator, ARoomIsNotUsedAgainWhileItIsStillRead) {
+  const AnyTier waits = tier::host(/*on_the_way=*/Bytes(0));
+  const auto expected = torch::randn({kSide * kSide});
+  const auto push = [&] {  // what was taken before leaves the device
+    static_cast<void>(waits.take(torch::zeros({16}).to(fake_device(0))));
+  };
+  auto item = waits.take(expected.to(fake_device(0)));
+  push();
+  Tensor back;
+  {
+    const fake::Held late(refrain::detail::SideStreams::of(fake_device(0)).back);
+    back = item->get();
+    item.reset();
+    const auto other = waits.take(torch::zeros({kSide * kSide}).to(fake_device(1)));
+    if (GetParam() == support::Async::Threads)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for a copy to do harm
+  }
+  EXPECT_TRUE(torch::equal(back.cpu(), expected));
 }
 
 /// A tier whose returns are not ordered behind their copies.

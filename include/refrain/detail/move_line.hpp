@@ -50,13 +50,13 @@ class MoveLine {
   /// The same for a few of them in turn: cheap enough to be called for each tensor that is saved.
   void move_a_few() { move_some(kAFew); }
 
-  /// Starts the way back of what was moved just before: as much as `kAhead`, and at least one.
+  /// Starts the way back of what was moved just before: as much again, and at least one.
   void fetch_before(const MovedStorage& memory) {
     std::vector<std::shared_ptr<MovedStorage>> next;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       std::int64_t bytes = 0;
-      for (std::size_t i = memory.place; i-- > 0 && bytes < kAhead;) {
+      for (std::size_t i = memory.place; i-- > 0 && bytes < memory.bytes();) {
         if (auto alive = moved_[i].lock()) {
           bytes += alive->bytes();
           next.push_back(std::move(alive));
@@ -68,7 +68,6 @@ class MoveLine {
 
  private:
   static constexpr std::size_t kAFew = 16;
-  static constexpr std::int64_t kAhead = std::int64_t{64} << 20;
 
   struct Waiting {
     const void* storage;
