@@ -102,6 +102,27 @@ TEST(Offload, MovesOnlyThePartOfAStorageThatIsRead) {
   EXPECT_TRUE(torch::equal(x.grad(), x.detach().cos()));
 }
 
+TEST(Offload, MemorySeenThroughSeveralTypesComesBackToEach) {
+  const auto waits = arena();
+  auto layer = refrain::offload(
+      [](const Tensor& x) {
+        const auto flat = (x * 1.0).view({-1});
+        const auto odd = flat.narrow(0, 3, 2000);
+        const auto pairs = torch::view_as_complex(flat.narrow(0, 6, 2000).view({1000, 2}));
+        return odd.sin().sum() + torch::abs(pairs * pairs).sum();
+      },
+      AnyTier(waits));
+  const auto x = matrix().requires_grad_();
+  const auto gradient = [&](auto&& call) {
+    call(x).backward();
+    return std::exchange(x.mutable_grad(), {});
+  };
+  const auto moved = gradient(layer);
+  const refrain::PlainScope plain;
+  EXPECT_TRUE(torch::equal(moved, gradient(layer)));
+  EXPECT_GT(waits.counts().moved, 0);
+}
+
 TEST(Offload, TinyTensorsStay) {
   const auto waits = arena();
   auto layer =
@@ -274,7 +295,7 @@ TEST(Offload, FetchesTheRegionBeforeWhileOneRunsBackward) {
   EXPECT_EQ(*log, (Noting::Log{"take 1", "take 2", "take 3"}));
   log->clear();
   h.sum().backward();
-  EXPECT_EQ(*log, (Noting::Log{"get 3", "fetch 2", "get 2", "fetch 1", "get 1"}));
+  EXPECT_EQ(*log, (Noting::Log{"fetch 3", "get 3", "fetch 2", "get 2", "fetch 1", "get 1"}));
 }
 
 TEST(Offload, VerifyProvesIt) {

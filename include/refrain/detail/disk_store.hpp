@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/copy_worker.hpp>
+#include <refrain/detail/memory_view.hpp>
 #include <refrain/detail/spill_file.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -92,7 +93,7 @@ class Spilled {
     std::exception_ptr error;
     try {
       const at::Tensor there = still_there();
-      bytes = there.defined() ? there : at::empty({count_}, at::dtype(at::kByte));
+      bytes = there.defined() ? there : new_pages();
       if (!there.defined()) store_->file.read(place_, bytes.data_ptr(), count_);
     } catch (...) {
       error = std::current_exception();
@@ -129,6 +130,15 @@ class Spilled {
   }
 
  private:
+  /// Memory that the file can be read into, without another copy.
+  [[nodiscard]] at::Tensor new_pages() const {
+    const at::Tensor all =
+        at::empty({SpillFile::padded(count_) + SpillFile::kPage}, at::dtype(at::kByte));
+    const auto past = reinterpret_cast<std::uintptr_t>(all.data_ptr()) % SpillFile::kPage;
+    const std::int64_t begin = past == 0 ? 0 : SpillFile::kPage - static_cast<std::int64_t>(past);
+    return tensor_in(all.storage(), all.key_set(), all.dtype(), {count_}, {1}, begin);
+  }
+
   std::shared_ptr<DiskStore> store_;
   std::int64_t count_;
   std::mutex mutex_;

@@ -56,7 +56,8 @@ class MoveLine {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       std::int64_t bytes = 0;
-      for (std::size_t i = memory.place; i-- > 0 && bytes < memory.bytes();) {
+      for (std::size_t i = std::min(memory.place, moved_.size());
+           i-- > 0 && bytes < memory.bytes();) {
         if (auto alive = moved_[i].lock()) {
           bytes += alive->bytes();
           next.push_back(std::move(alive));

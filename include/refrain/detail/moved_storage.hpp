@@ -19,6 +19,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/complex.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <fmt/format.h>
@@ -94,9 +95,9 @@ class MovedStorage {
     if (stays_ || item_ != nullptr) return Outcome::Stays;
     if (storage_.use_count() != 1) return Outcome::Waits;
     stays_ = true;  // for good, if the tier fails
+    range_.begin -= range_.begin % kAlignment;
     const auto size = static_cast<std::int64_t>(dtype_.itemsize());
-    if (range_.begin % size != 0 || range_.end % size != 0)
-      dtype_ = caffe2::TypeMeta::Make<std::uint8_t>();
+    if (range_.end % size != 0) dtype_ = caffe2::TypeMeta::Make<std::uint8_t>();
     at::Tensor contents = flat();
     const Unseen unseen;
     const OnItsStream stream(streams_);
@@ -169,8 +170,8 @@ class MovedStorage {
 
   [[nodiscard]] std::int64_t bytes() const { return range_.bytes(); }
 
-  /// Its place among what its line has moved.
-  std::size_t place = 0;
+  /// Its place among what its line has moved: beyond all of it, if it has not been.
+  std::size_t place = static_cast<std::size_t>(-1);
 
  private:
   /// What tiers do is their own: nobody who watches this thread sees it.
@@ -180,6 +181,9 @@ class MovedStorage {
     HookScope hooks_{nullptr};
     at::AutoDispatchBelowADInplaceOrView below_;
   };
+
+  /// The largest element: what is seen through several dtypes stays aligned for each.
+  static constexpr std::int64_t kAlignment = sizeof(c10::complex<double>);
 
   /// Makes a stream current on which all is ordered that filled the memory.
   class OnItsStream {

@@ -73,15 +73,12 @@ class SpillFile {
                   });
     written_ += count;
   }
+  /// `to` begins a page and has room for whole ones.
   void read(std::int64_t place, void* to, std::int64_t count) {
-    auto* bytes = static_cast<char*>(to);
-    through_pages(count,
-                  [&](char* page, std::int64_t done, std::int64_t size, std::int64_t padded) {
-                    transfer(::pread, page, place + done, padded, "read");
-                    std::memcpy(bytes + done, page, static_cast<std::size_t>(size));
-                  });
+    transfer(::pread, static_cast<char*>(to), place, padded(count), "read");
     read_ += count;
   }
+  static std::int64_t padded(std::int64_t count) { return (count + kPage - 1) / kPage * kPage; }
 
   [[nodiscard]] const std::string& folder() const { return folder_; }
   [[nodiscard]] bool direct() const { return direct_; }
@@ -119,7 +116,6 @@ class SpillFile {
       each(pages.get(), done, size, padded(size));
     }
   }
-  static std::int64_t padded(std::int64_t count) { return (count + kPage - 1) / kPage * kPage; }
 
   template <class Call, class Memory>
   void transfer(Call call, Memory* memory, std::int64_t place, std::int64_t count,
