@@ -559,6 +559,12 @@ TEST_P(FakeAccelerator, SpoilsFreshAndFreedMemory) {
   EXPECT_FALSE(is(again.cpu(), 7));
 }
 
+TEST_P(FakeAccelerator, KeepsWhatATensorHoldsWhenItGrows) {
+  const auto x = on_device(7);
+  x.resize_({128});
+  EXPECT_TRUE(is(x.narrow(0, 0, 64).cpu(), 7));
+}
+
 // Operators.
 
 TEST_P(FakeAccelerator, QueuesOperators) {
