@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "support/device_streams.hpp"
 #include "support/on_accelerator.hpp"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
@@ -22,41 +22,20 @@
 /// and keeps an order that is there.
 namespace {
 
+using support::accelerator;
+using support::all_are;
 using support::Async;
+using support::compute_stream;
 using support::fake_device;
+using support::filled;
+using support::order;
+using support::pinned;
+using support::record_on;
+using support::side_stream;
 using torch::Tensor;
 
-constexpr int kWrong = 20;   // rounds of a fault that each have to show it
-constexpr int kRight = 200;  // rounds of a right order that must never fail
-
-const c10::impl::VirtualGuardImpl& the_device() {
-  static const c10::impl::VirtualGuardImpl device(support::kFake);
-  return device;
-}
-c10::Stream compute(c10::DeviceIndex device = 0) {
-  return the_device().getDefaultStream(fake_device(device));
-}
-c10::Stream side(c10::DeviceIndex device = 0) {
-  return the_device().getStreamFromGlobalPool(fake_device(device));
-}
-
-/// `second` goes on when what `first` was given so far is done.
-void order(const c10::Stream& first, const c10::Stream& second) {
-  c10::Event event(support::kFake);
-  event.record(first);
-  event.block(second);
-}
-void record(const Tensor& t, const c10::Stream& stream) {
-  the_device().recordDataPtrOnStream(t.storage().data_ptr(), stream);
-}
-
-Tensor pinned(std::int64_t size = 64) {
-  return torch::empty({size}, torch::TensorOptions().pinned_memory(true));
-}
-Tensor on_device(double value, c10::DeviceIndex device = 0, std::int64_t size = 64) {
-  return torch::full({size}, value, fake_device(device));
-}
-bool is(const Tensor& host, double value) { return host.eq(value).all().item<bool>(); }
+constexpr int kRoundsOfFault = 20;   // each has to show it
+constexpr int kRoundsInOrder = 200;  // none may fail
 
 class FakeAccelerator : public support::OnAccelerator, public testing::WithParamInterface<Async> {
  protected:
@@ -67,7 +46,7 @@ class FakeAccelerator : public support::OnAccelerator, public testing::WithParam
   void TearDown() override { scope_.reset(); }
 
   static void settle() {
-    for (c10::DeviceIndex device : {0, 1}) the_device().synchronizeDevice(device);
+    for (c10::DeviceIndex device : {0, 1}) accelerator().synchronizeDevice(device);
   }
 
   /// How many rounds come out right.
@@ -80,11 +59,11 @@ class FakeAccelerator : public support::OnAccelerator, public testing::WithParam
     return right;
   }
   static void expect_never_right(const std::function<bool()>& round) {
-    EXPECT_EQ(right_rounds(kWrong, round), 0);
+    EXPECT_EQ(right_rounds(kRoundsOfFault, round), 0);
   }
   static void expect_always_right(const std::function<bool()>& round) {
     support::fake::delay_streams(100, /*seed=*/7);
-    EXPECT_EQ(right_rounds(kRight, round), kRight);
+    EXPECT_EQ(right_rounds(kRoundsInOrder, round), kRoundsInOrder);
   }
 
  private:
@@ -98,35 +77,35 @@ INSTANTIATE_TEST_SUITE_P(Fake, FakeAccelerator, testing::Values(Async::Threads, 
 
 TEST_P(FakeAccelerator, ShowsACopyThatDoesNotWaitForItsSource) {
   expect_never_right([] {
-    const auto x = on_device(1);
+    const auto x = filled(1);
     const auto host = pinned();
     settle();
-    std::optional<support::fake::Held> late(compute());
+    std::optional<support::fake::Held> late(compute_stream());
     x.add_(6);
-    const auto stream = side();
+    const auto stream = side_stream();
     {
       const c10::StreamGuard guard(stream);
       host.copy_(x, /*non_blocking=*/true);
     }
     stream.synchronize();
     late.reset();
-    return is(host, 7);
+    return all_are(host, 7);
   });
 }
 
 TEST_P(FakeAccelerator, RunsACopyThatWaitsForItsSource) {
   expect_always_right([] {
-    const auto x = on_device(1);
+    const auto x = filled(1);
     const auto host = pinned();
     x.add_(6);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const c10::StreamGuard guard(stream);
       host.copy_(x, /*non_blocking=*/true);
     }
     stream.synchronize();
-    return is(host, 7);
+    return all_are(host, 7);
   });
 }
 
@@ -135,30 +114,30 @@ TEST_P(FakeAccelerator, RunsACopyThatWaitsForItsSource) {
 TEST_P(FakeAccelerator, ShowsAUseThatDoesNotWaitForTheCopy) {
   expect_never_right([] {
     const auto host = pinned().fill_(7);
-    const auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     const support::fake::Held late(stream);
     {
       const c10::StreamGuard guard(stream);
       x.copy_(host, /*non_blocking=*/true);
     }
-    return is((x + 1).cpu(), 8);
+    return all_are((x + 1).cpu(), 8);
   });
 }
 
 TEST_P(FakeAccelerator, RunsAUseThatWaitsForTheCopy) {
   expect_always_right([] {
     const auto host = pinned().fill_(7);
-    const auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const c10::StreamGuard guard(stream);
       x.copy_(host, /*non_blocking=*/true);
     }
-    order(stream, compute());
-    return is((x + 1).cpu(), 8);
+    order(stream, compute_stream());
+    return all_are((x + 1).cpu(), 8);
   });
 }
 
@@ -166,98 +145,98 @@ TEST_P(FakeAccelerator, RunsAUseThatWaitsForTheCopy) {
 
 TEST_P(FakeAccelerator, ShowsMemoryFreedWhileACopyReadsIt) {
   expect_never_right([] {
-    auto x = on_device(7);
+    auto x = filled(7);
     const auto* const memory = x.data_ptr();
     const auto host = pinned();
-    const auto stream = side();
-    order(compute(), stream);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const support::fake::Held late(stream);
       const c10::StreamGuard guard(stream);
       host.copy_(x, /*non_blocking=*/true);
       x.reset();
-      const c10::StreamGuard back(compute());
-      const auto other = on_device(3);
+      const c10::StreamGuard back(compute_stream());
+      const auto other = filled(3);
       EXPECT_EQ(other.data_ptr(), memory);
-      compute().synchronize();
+      compute_stream().synchronize();
     }
     stream.synchronize();
-    return is(host, 7);
+    return all_are(host, 7);
   });
 }
 
 TEST_P(FakeAccelerator, ShowsMemoryFreedWhileACopyReadsItEvenIfNobodyTakesIt) {
   expect_never_right([] {
-    auto x = on_device(7);
+    auto x = filled(7);
     const auto host = pinned();
-    const auto stream = side();
-    order(compute(), stream);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const support::fake::Held late(stream);
       const c10::StreamGuard guard(stream);
       host.copy_(x, /*non_blocking=*/true);
       x.reset();
-      compute().synchronize();
+      compute_stream().synchronize();
     }
     stream.synchronize();
-    return is(host, 7);
+    return all_are(host, 7);
   });
 }
 
 TEST_P(FakeAccelerator, ShowsMemoryFreedWhileACopyWritesIt) {
   expect_never_right([] {
     const auto host = pinned().fill_(7);
-    auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     Tensor other;
     {
       const support::fake::Held late(stream);
       const c10::StreamGuard guard(stream);
       x.copy_(host, /*non_blocking=*/true);
       x.reset();
-      const c10::StreamGuard back(compute());
-      other = on_device(3);
-      compute().synchronize();
+      const c10::StreamGuard back(compute_stream());
+      other = filled(3);
+      compute_stream().synchronize();
     }
     stream.synchronize();
-    return is(other.cpu(), 3);
+    return all_are(other.cpu(), 3);
   });
 }
 
 TEST_P(FakeAccelerator, ShowsASideStreamsMemoryFreedWhileTheComputeStreamReadsIt) {
   expect_never_right([] {
-    const auto stream = side();
+    const auto stream = side_stream();
     std::optional<c10::StreamGuard> guard(stream);
-    auto x = on_device(7);
-    order(stream, compute());
+    auto x = filled(7);
+    order(stream, compute_stream());
     guard.reset();
     Tensor y;
     {
-      const support::fake::Held late(compute());
+      const support::fake::Held late(compute_stream());
       y = x + 1;
       x.reset();
       stream.synchronize();
     }
-    return is(y.cpu(), 8);
+    return all_are(y.cpu(), 8);
   });
 }
 
 TEST_P(FakeAccelerator, KeepsRecordedMemory) {
   expect_always_right([] {
-    auto x = on_device(7);
+    auto x = filled(7);
     const auto host = pinned();
-    const auto stream = side();
-    order(compute(), stream);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const c10::StreamGuard guard(stream);
       host.copy_(x, /*non_blocking=*/true);
     }
-    record(x, stream);
+    record_on(x, stream);
     x.reset();
-    const auto other = on_device(3);
+    const auto other = filled(3);
     stream.synchronize();
-    return is(host, 7) && is(other.cpu(), 3);
+    return all_are(host, 7) && all_are(other.cpu(), 3);
   });
 }
 
@@ -266,27 +245,27 @@ TEST_P(FakeAccelerator, KeepsRecordedMemory) {
 TEST_P(FakeAccelerator, ShowsAPinnedBufferFilledTooEarly) {
   expect_never_right([] {
     const auto host = pinned().fill_(7);
-    const auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const support::fake::Held late(stream);
       const c10::StreamGuard guard(stream);
       x.copy_(host, /*non_blocking=*/true);
       host.fill_(3);
     }
-    order(stream, compute());
-    return is(x.cpu(), 7);
+    order(stream, compute_stream());
+    return all_are(x.cpu(), 7);
   });
 }
 
 TEST_P(FakeAccelerator, ShowsAPinnedBufferReadTooEarly) {
   expect_never_right([] {
     const auto host = pinned().fill_(1);
-    const auto x = on_device(7);
-    const support::fake::Held late(compute());
+    const auto x = filled(7);
+    const support::fake::Held late(compute_stream());
     host.copy_(x, /*non_blocking=*/true);
-    return is(host, 7);
+    return all_are(host, 7);
   });
 }
 
@@ -294,9 +273,9 @@ TEST_P(FakeAccelerator, RunsAPinnedBufferThatWaits) {
   const auto host = pinned();
   expect_always_right([&] {
     host.fill_(7);
-    const auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     c10::Event brought(support::kFake);
     {
       const c10::StreamGuard guard(stream);
@@ -305,61 +284,61 @@ TEST_P(FakeAccelerator, RunsAPinnedBufferThatWaits) {
     }
     brought.synchronize();
     host.fill_(3);
-    brought.block(compute());
-    return is(x.cpu(), 7);
+    brought.block(compute_stream());
+    return all_are(x.cpu(), 7);
   });
 }
 
 TEST_P(FakeAccelerator, KeepsAFreedPinnedBufferWhileACopyUsesIt) {
   expect_always_right([] {
     auto host = pinned().fill_(7);
-    const auto x = on_device(1);
-    const auto stream = side();
-    order(compute(), stream);
+    const auto x = filled(1);
+    const auto stream = side_stream();
+    order(compute_stream(), stream);
     {
       const c10::StreamGuard guard(stream);
       x.copy_(host, /*non_blocking=*/true);
     }
     host.reset();
     const auto other = pinned().fill_(3);
-    order(stream, compute());
-    return is(x.cpu(), 7);
+    order(stream, compute_stream());
+    return all_are(x.cpu(), 7);
   });
 }
 
 // All of it together.
 
 TEST_P(FakeAccelerator, RunsAPipelineThatSendsAwayAndBringsBack) {
-  const auto away = side();
-  const auto back = side();
+  const auto away = side_stream();
+  const auto back = side_stream();
   expect_always_right([&] {
     std::vector<Tensor> buffers;
     std::vector<c10::Event> sent;
-    auto x = on_device(1);
+    auto x = filled(1);
     for (int i = 0; i < 4; ++i) {
       x = x * 2;
-      order(compute(), away);
+      order(compute_stream(), away);
       const c10::StreamGuard guard(away);
       buffers.push_back(pinned());
       buffers.back().copy_(x, /*non_blocking=*/true);
-      record(x, away);
+      record_on(x, away);
       sent.emplace_back(support::kFake).record(away);
     }
     x.reset();
-    auto sum = on_device(0);
+    auto sum = filled(0);
     for (int i = 4; i-- > 0;) {
       auto fetched = torch::empty({64}, fake_device(0));
-      order(compute(), back);
+      order(compute_stream(), back);
       sent[static_cast<std::size_t>(i)].block(back);
       {
         const c10::StreamGuard guard(back);
         fetched.copy_(buffers[static_cast<std::size_t>(i)], /*non_blocking=*/true);
       }
-      order(back, compute());
+      order(back, compute_stream());
       sum += fetched;
-      record(fetched, back);
+      record_on(fetched, back);
     }
-    return is(sum.cpu(), 2 + 4 + 8 + 16);
+    return all_are(sum.cpu(), 2 + 4 + 8 + 16);
   });
 }
 
@@ -368,74 +347,74 @@ TEST_P(FakeAccelerator, RunsAPipelineThatSendsAwayAndBringsBack) {
 TEST_P(FakeAccelerator, HasEightSideStreamsADevice) {
   for (c10::DeviceIndex device : {0, 1}) {
     std::set<c10::StreamId> ids;
-    for (int i = 0; i < 16; ++i) ids.insert(side(device).id());
+    for (int i = 0; i < 16; ++i) ids.insert(side_stream(device).id());
     EXPECT_EQ(ids.size(), 8U);
-    EXPECT_FALSE(ids.contains(compute(device).id()));
+    EXPECT_FALSE(ids.contains(compute_stream(device).id()));
   }
 }
 
 TEST_P(FakeAccelerator, HasACurrentStreamForEachThread) {
-  const c10::StreamGuard guard(side());
+  const c10::StreamGuard guard(side_stream());
   c10::StreamId elsewhere = -1;
-  std::thread([&] { elsewhere = the_device().getStream(fake_device(0)).id(); }).join();
-  EXPECT_EQ(elsewhere, compute().id());
-  EXPECT_NE(the_device().getStream(fake_device(0)).id(), compute().id());
+  std::thread([&] { elsewhere = accelerator().getStream(fake_device(0)).id(); }).join();
+  EXPECT_EQ(elsewhere, compute_stream().id());
+  EXPECT_NE(accelerator().getStream(fake_device(0)).id(), compute_stream().id());
 }
 
 TEST_P(FakeAccelerator, AnEventIsDoneWhenItsWorkIs) {
   c10::Event event(support::kFake);
   EXPECT_TRUE(event.query()) << "never recorded";
-  const auto x = on_device(1);
+  const auto x = filled(1);
   settle();
   {
-    const support::fake::Held late(compute());
+    const support::fake::Held late(compute_stream());
     x.add_(1);
-    event.record(compute());
+    event.record(compute_stream());
     EXPECT_FALSE(event.query());
-    EXPECT_FALSE(compute().query());
+    EXPECT_FALSE(compute_stream().query());
   }
   x.add_(1);
   event.synchronize();
   EXPECT_TRUE(event.query());
-  compute().synchronize();
-  EXPECT_TRUE(compute().query());
+  compute_stream().synchronize();
+  EXPECT_TRUE(compute_stream().query());
 }
 
 TEST_P(FakeAccelerator, AnEventThatIsRecordedAgainMoves) {
-  const auto x = on_device(1);
+  const auto x = filled(1);
   c10::Event event(support::kFake);
-  event.record(compute());
+  event.record(compute_stream());
   event.synchronize();
-  const support::fake::Held late(compute());
+  const support::fake::Held late(compute_stream());
   x.add_(1);
-  event.record(compute());
+  event.record(compute_stream());
   EXPECT_FALSE(event.query());
 }
 
 TEST_P(FakeAccelerator, StreamsDoNotWaitForEachOther) {
-  const auto x = on_device(1);
+  const auto x = filled(1);
   settle();
-  const support::fake::Held late(compute());
+  const support::fake::Held late(compute_stream());
   x.add_(1);
-  const c10::StreamGuard guard(side());
-  EXPECT_TRUE(is(on_device(5).cpu(), 5));
+  const c10::StreamGuard guard(side_stream());
+  EXPECT_TRUE(all_are(filled(5).cpu(), 5));
 }
 
 // Devices.
 
 TEST_P(FakeAccelerator, CopiesBetweenDevicesInTheOrderOfBoth) {
   support::fake::copy_rate(1e6);
-  for (int i = 0; i < kWrong; ++i) {
-    const auto x = on_device(1, 0);
+  for (int i = 0; i < kRoundsOfFault; ++i) {
+    const auto x = filled(1, 0);
     x.add_(6);
     const auto y = x.to(fake_device(1), /*non_blocking=*/true);
     x.fill_(0);
-    EXPECT_TRUE(is((y + 1).cpu(), 8));
+    EXPECT_TRUE(all_are((y + 1).cpu(), 8));
   }
 }
 
 TEST_P(FakeAccelerator, RefusesAnOperatorOnTwoDevices) {
-  EXPECT_THROW(on_device(1, 0) + on_device(1, 1), c10::Error);
+  EXPECT_THROW(filled(1, 0) + filled(1, 1), c10::Error);
 }
 
 // Copies.
@@ -447,28 +426,28 @@ TEST_P(FakeAccelerator, PinsHostMemory) {
   EXPECT_FALSE(torch::ones({64}).is_pinned());
   const auto made = torch::full({64}, 5.0).pin_memory();
   EXPECT_TRUE(made.is_pinned());
-  EXPECT_TRUE(is(made.to(fake_device(0), /*non_blocking=*/true).cpu(), 5));
+  EXPECT_TRUE(all_are(made.to(fake_device(0), /*non_blocking=*/true).cpu(), 5));
 }
 
 TEST_P(FakeAccelerator, CopiesPinnedMemoryLaterIfAsked) {
-  const auto x = on_device(1);
+  const auto x = filled(1);
   const auto host = pinned();
   settle();
-  const support::fake::Held late(compute());
+  const support::fake::Held late(compute_stream());
   x.copy_(host, /*non_blocking=*/true);
   host.copy_(x, /*non_blocking=*/true);
-  EXPECT_FALSE(compute().query());
+  EXPECT_FALSE(compute_stream().query());
 }
 
 TEST_P(FakeAccelerator, WaitsForOtherCopies) {
-  const auto x = on_device(1);
+  const auto x = filled(1);
   const auto expect_waits = [&](const Tensor& host, bool non_blocking) {
     x.add_(1);
     x.copy_(host, non_blocking);
-    EXPECT_TRUE(compute().query());
+    EXPECT_TRUE(compute_stream().query());
     x.add_(1);
     host.copy_(x, non_blocking);
-    EXPECT_TRUE(compute().query());
+    EXPECT_TRUE(compute_stream().query());
   };
   expect_waits(pinned(), /*non_blocking=*/false);
   expect_waits(torch::ones({64}), /*non_blocking=*/true);
@@ -496,7 +475,7 @@ TEST_P(FakeAccelerator, TakesItsTime) {
     settle();
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  const auto x = on_device(1);
+  const auto x = filled(1);
   const auto host = pinned();
   support::fake::kernel_seconds(0.005);
   support::fake::copy_rate(64 * 4 / 0.01);
@@ -511,9 +490,9 @@ TEST_P(FakeAccelerator, TakesItsTime) {
 TEST_P(FakeAccelerator, CountsFreedMemoryAsFree) {
   settle();
   const auto before = live(0);
-  auto x = on_device(1);
+  auto x = filled(1);
   EXPECT_EQ(live(0), before + 64 * 4);
-  const support::fake::Held late(compute());
+  const support::fake::Held late(compute_stream());
   x.add_(1);
   x.reset();
   EXPECT_EQ(live(0), before) << "the stream may use it again at once";
@@ -522,41 +501,47 @@ TEST_P(FakeAccelerator, CountsFreedMemoryAsFree) {
 TEST_P(FakeAccelerator, CountsRecordedMemoryUntilItsStreamsAreDone) {
   settle();
   const auto before = live(0);
-  auto x = on_device(1);
+  auto x = filled(1);
   const auto* const memory = x.data_ptr();
-  const auto stream = side();
+  const auto stream = side_stream();
   {
     const support::fake::Held late(stream);
-    record(x, stream);
+    record_on(x, stream);
     x.reset();
     EXPECT_EQ(live(0), before + 64 * 4);
-    EXPECT_NE(on_device(2).data_ptr(), memory);
+    EXPECT_NE(filled(2).data_ptr(), memory);
   }
   stream.synchronize();
   EXPECT_EQ(live(0), before);
-  EXPECT_EQ(on_device(2).data_ptr(), memory);
+  EXPECT_EQ(filled(2).data_ptr(), memory);
 }
 
 TEST_P(FakeAccelerator, KeepsMemoryForTheStreamThatFreedIt) {
-  auto x = on_device(1);
+  auto x = filled(1);
   const auto* const memory = x.data_ptr();
   x.reset();
   {
-    const c10::StreamGuard guard(side());
-    EXPECT_NE(on_device(1).data_ptr(), memory);
+    const c10::StreamGuard guard(side_stream());
+    EXPECT_NE(filled(1).data_ptr(), memory);
   }
-  EXPECT_EQ(on_device(1).data_ptr(), memory);
+  EXPECT_EQ(filled(1).data_ptr(), memory);
 }
 
 TEST_P(FakeAccelerator, SpoilsFreshAndFreedMemory) {
   const auto fresh = torch::empty({1 << 16}, fake_device(0)).cpu();
   EXPECT_FALSE(torch::equal(fresh, torch::zeros_like(fresh)));
-  auto x = on_device(7);
+  auto x = filled(7);
   const auto* const memory = x.data_ptr();
   x.reset();
   const auto again = torch::empty({64}, fake_device(0));
   EXPECT_EQ(again.data_ptr(), memory);
-  EXPECT_FALSE(is(again.cpu(), 7));
+  EXPECT_FALSE(all_are(again.cpu(), 7));
+}
+
+TEST_P(FakeAccelerator, KeepsWhatATensorHoldsWhenItGrows) {
+  const auto x = filled(7);
+  x.resize_({128});
+  EXPECT_TRUE(all_are(x.narrow(0, 0, 64).cpu(), 7));
 }
 
 // Operators.
@@ -608,22 +593,22 @@ TEST_P(FakeAccelerator, GivesTheSameNumbersAsAtOnce) {
 // Faults.
 
 TEST_P(FakeAccelerator, ThrowsAKernelsExceptionAtTheNextWait) {
-  const auto x = on_device(1);
+  const auto x = filled(1);
   const auto index = torch::tensor({1000}).to(fake_device(0));
   const auto y = x.index_select(0, index);
-  EXPECT_THROW(the_device().synchronizeDevice(0), c10::Error);
-  EXPECT_TRUE(is(x.cpu(), 1)) << "the next wait is a clean one";
+  EXPECT_THROW(accelerator().synchronizeDevice(0), c10::Error);
+  EXPECT_TRUE(all_are(x.cpu(), 1)) << "the next wait is a clean one";
 }
 
 TEST_P(FakeAccelerator, ThrowsAWrongCallAtOnce) {
-  EXPECT_THROW(on_device(1).mm(on_device(1)), c10::Error);
+  EXPECT_THROW(filled(1).mm(filled(1)), c10::Error);
 }
 
 TEST_P(FakeAccelerator, TellsAtTheScopesEndWhatNobodyWaitedFor) {
   EXPECT_THROW(
       {
         const support::AsyncScope scope(Async::Lazy);
-        on_device(1).index_select(0, torch::tensor({1000}).to(fake_device(0)));
+        filled(1).index_select(0, torch::tensor({1000}).to(fake_device(0)));
       },
       c10::Error);
 }

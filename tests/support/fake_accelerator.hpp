@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "support/fake/controls.hpp"
 #include "support/fake/device.hpp"
 #include "support/fake/generator.hpp"
 #include "support/fake/kernels.hpp"

@@ -107,6 +107,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     return at::make_generator<Generator>(index);
   }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
+    resize_storage(storage, bytes);
+  }
   bool isPinnedPtr(const void* data) const override { return pinned_pool().owns(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override {
     static auto* const pinned = new PinnedMemory;

@@ -4,6 +4,7 @@
 #include "support/fake/generator.hpp"
 #include "support/fake/memory.hpp"
 #include "support/fake/operators.hpp"
+#include "support/fake/queued_call.hpp"
 #include "support/fake/streams.hpp"
 
 #include <ATen/EmptyTensor.h>
@@ -45,12 +46,7 @@ inline const at::Tensor& resize(const at::Tensor& t, c10::IntArrayRef size,
   auto* const impl = t.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(size);
   const auto bytes = static_cast<std::size_t>(t.numel() * t.element_size());
-  if (t.storage().nbytes() < bytes) {
-    auto* const storage = t.storage().unsafeGetStorageImpl();
-    const c10::DeviceGuard guard(t.device());
-    storage->set_data_ptr_noswap(c10::GetAllocator(kFake)->allocate(bytes));
-    storage->set_nbytes(bytes);
-  }
+  if (t.storage().nbytes() < bytes) resize_storage(t.storage(), bytes);
   return t;
 }
 

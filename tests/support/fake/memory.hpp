@@ -4,6 +4,8 @@
 #include "support/fake/streams.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Storage.h>
 
 #include <algorithm>
 #include <array>
@@ -176,6 +178,17 @@ class Memory final : public c10::DeviceAllocator {
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex device) override { device_pool(device).reset_peak(); }
 };
+
+/// Gives a storage other memory with the same contents, as far as they fit.
+inline void resize_storage(const c10::Storage& storage, std::size_t bytes) {
+  const c10::DeviceGuard guard(storage.device());
+  auto fresh = c10::GetAllocator(kFake)->allocate(bytes);
+  machine().submit(machine().current(storage.device().index()),
+                   [to = fresh.get(), from = storage.data(),
+                    count = std::min(bytes, storage.nbytes())] { std::memcpy(to, from, count); });
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+}
 
 /// Page-locked host memory. Copies note their streams on it, hence it may be freed while they run.
 class PinnedMemory final : public c10::Allocator {
