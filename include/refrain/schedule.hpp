@@ -41,7 +41,7 @@ struct NothingMoves {
   /// Bytes that have left once the first run of a stage, or of a region that begins with it, is
   /// over.
   [[nodiscard]] static std::int64_t leave(std::int64_t /*stage*/, double /*computed*/) { return 0; }
-  /// Bytes that are back, or on the way, when the backward of that stage or region begins.
+  /// The backward of that stage or region begins: the change in bytes.
   [[nodiscard]] static std::int64_t fetch(std::int64_t /*stage*/, double /*computed*/) { return 0; }
 };
 
@@ -86,7 +86,7 @@ class ScheduleMachine {
           sweep(node.range);
           if (runs == Runs::First) {
             live_ += kept_by_regions(node);
-            live_ -= mover_.leave(node.range.begin, cost_.seconds);
+            live_ += mover_.leave(node.range.begin, cost_.seconds);
           }
         }
       } else {
@@ -94,7 +94,7 @@ class ScheduleMachine {
           forward_plain(i, chain_[i].way(node.option));
           if (i > node.range.begin || before != nullptr)
             let_go(i, i == node.range.begin && before->replayed);
-          if (runs == Runs::First) live_ -= mover_.leave(i, cost_.seconds);
+          if (runs == Runs::First) live_ += mover_.leave(i, cost_.seconds);
         }
       }
       before = &node;
@@ -162,7 +162,8 @@ class ScheduleMachine {
   void fetch(std::int64_t stage, Runs runs) {
     if (runs == Runs::Again) return;
     const std::int64_t bytes = mover_.fetch(stage, cost_.seconds);
-    if (bytes > 0) allocate(bytes, stage);
+    live_ += bytes;
+    if (bytes > 0) touch(0, stage);
   }
 
   void backward_plain(std::int64_t i, const GradRun& how, End& end) {

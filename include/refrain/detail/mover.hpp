@@ -47,52 +47,61 @@ struct Movable {
   return items;
 }
 
-/// Moves items over links as the executor does, item by item, and keeps two accounts.
+/// A link counts as so many times slower where the question is whether memory is free yet: peaks
+/// hold on a machine that is busy.
+inline constexpr double kPatience = 2;
+
+/// Moves items over links as the executor does, item by item.
 ///
-/// Of bytes, without a clock, so that a slow link costs time and never memory: an item has left
-/// once the computing would have waited for that, and is back from the moment it may be fetched. Of
-/// seconds: copies of one direction follow each other, and none comes back before it has left.
+/// Copies of one direction follow each other, and none comes back before it has left. An item has
+/// left once the computing has waited for it, or when its copy would be over on a link that is
+/// `patience` times slower.
 class Mover {
  public:
-  Mover(const std::vector<Movable>& items, const std::vector<Links>& tiers) {
-    for (const Movable& item : items) items_.push_back({item.bytes, item.tier});
+  Mover(const std::vector<Movable>& items, const std::vector<Links>& tiers,
+        double patience = kPatience)
+      : patience_(patience) {
+    for (const Movable& item : items) items_.push_back({item});
     for (const Links& links : tiers) lines_.push_back({links});
   }
 
-  /// The first run of an item is over, after so many seconds of computing: bytes that have left.
+  /// The first run of an item is over after so many seconds of computing: the change in bytes.
   std::int64_t leave(std::int64_t stage, double computed) {
     Item& item = items_[static_cast<std::size_t>(stage)];
-    if (item.bytes == 0) return 0;
+    std::int64_t left = those_left(computed);
+    if (item.bytes == 0) return -left;
     Line& line = line_of(item);
-    std::int64_t left = 0;
     while (!line.leaving.empty() &&
            line.bytes_leaving + item.bytes > line.links.in_flight.count()) {
-      left += wait_for_oldest(line, computed);
+      wait_until(line.leaving.front()->out_end, computed, forward_stall_);
+      left += oldest_has_left(line);
     }
-    const double start = std::max(now(computed), line.out_free);
-    item.out_end = line.out_free = start + line.links.seconds_out(item.bytes);
+    const double seconds = line.links.seconds_out(item.bytes);
+    item.out_end = line.out_free = std::max(now(computed), line.out_free) + seconds;
+    item.gone_for_sure = line.surely_free =
+        std::max(now(computed), line.surely_free) + patience_ * seconds;
     line.leaving.push_back(&item);
     line.away.push_back(&item);
     line.bytes_leaving += item.bytes;
     line.moved += item.bytes;
-    return left;
+    return -left;
   }
 
-  /// The backward of an item begins, and older ones are fetched ahead: bytes that are back.
+  /// The backward of an item begins, and older ones are fetched ahead: the change in bytes.
   std::int64_t fetch(std::int64_t stage, double computed) {
     Item& item = items_[static_cast<std::size_t>(stage)];
-    if (item.bytes == 0) return 0;
+    std::int64_t back = -those_left(computed);
+    if (item.bytes == 0) return back;
     Line& line = line_of(item);
-    std::int64_t back = 0;
     if (item.ahead) {
-      line.bytes_ahead -= item.to_fetch();
+      line.bytes_ahead -= item.bytes;
     } else {
       back += bring_next(line, computed);
     }
     while (!line.away.empty() && may_fetch(line, *line.away.back())) {
       Item& older = *line.away.back();
       older.ahead = true;
-      line.bytes_ahead += older.to_fetch();
+      line.bytes_ahead += older.bytes;
       back += bring_next(line, computed);
     }
     wait_until(item.back_end, computed, backward_stall_);
@@ -111,16 +120,17 @@ class Mover {
  private:
   struct Item : Movable {
     double out_end = 0;
+    double gone_for_sure = 0;
     double back_end = 0;
-    bool left = false;   ///< For sure: the computing has waited for it.
+    bool left = false;
+    bool fetched = false;
     bool ahead = false;  ///< Fetched before it was asked for.
-
-    [[nodiscard]] std::int64_t to_fetch() const { return left ? bytes : 0; }
   };
   /// Both links of a tier.
   struct Line {
     Links links;
     double out_free = 0;
+    double surely_free = 0;
     double back_free = 0;
     std::deque<Item*> leaving = {};  ///< May still be on the device.
     std::int64_t bytes_leaving = 0;
@@ -131,17 +141,27 @@ class Mover {
 
   Line& line_of(const Item& item) { return lines_[static_cast<std::size_t>(item.tier - 1)]; }
 
-  std::int64_t wait_for_oldest(Line& line, double computed) {
+  /// Bytes of the items whose time is over.
+  std::int64_t those_left(double computed) {
+    std::int64_t left = 0;
+    for (Line& line : lines_) {
+      while (!line.leaving.empty() && line.leaving.front()->gone_for_sure <= now(computed))
+        left += oldest_has_left(line);
+    }
+    return left;
+  }
+
+  /// One that was fetched while it may have been here is here again.
+  static std::int64_t oldest_has_left(Line& line) {
     Item& oldest = *line.leaving.front();
     line.leaving.pop_front();
     line.bytes_leaving -= oldest.bytes;
-    oldest.left = true;
-    wait_until(oldest.out_end, computed, forward_stall_);
-    return oldest.bytes;
+    oldest.left = !oldest.fetched;
+    return oldest.left ? oldest.bytes : 0;
   }
 
   static bool may_fetch(const Line& line, const Item& item) {
-    return line.bytes_ahead == 0 || line.bytes_ahead + item.to_fetch() <= line.links.ahead.count();
+    return line.bytes_ahead == 0 || line.bytes_ahead + item.bytes <= line.links.ahead.count();
   }
 
   std::int64_t bring_next(Line& line, double computed) {
@@ -149,7 +169,8 @@ class Mover {
     line.away.pop_back();
     const double start = std::max({now(computed), line.back_free, item.out_end});
     item.back_end = line.back_free = start + line.links.seconds_back(item.bytes);
-    return item.to_fetch();
+    item.fetched = true;
+    return item.left ? item.bytes : 0;
   }
 
   [[nodiscard]] double now(double computed) const {
@@ -159,6 +180,7 @@ class Mover {
     stall += std::max(0.0, moment - now(computed));
   }
 
+  double patience_;
   std::vector<Item> items_;
   std::vector<Line> lines_;
   double forward_stall_ = 0;
