@@ -61,6 +61,7 @@ class TieredFrontier {
       return;
     }
     look_at_prefixes();
+    if (chain.size() > kMostImproved) return;
     improve(0);
     const auto least = static_cast<double>(found_.begin()->first);
     const auto most = static_cast<double>(found_.rbegin()->first);
@@ -92,8 +93,11 @@ class TieredFrontier {
 
   /// What the windows of the links are divided by: less memory, and more waiting.
   static constexpr std::array<std::int64_t, 3> kWindowParts = {1, 8, 0};  // 0: one item at a time
-  static constexpr int kRungs = 16;          // budgets from which plans are improved
-  static constexpr std::size_t kRests = 12;  // plans of what follows a prefix
+  static constexpr int kRungs = 16;                  // budgets from which plans are improved
+  static constexpr std::size_t kRests = 12;          // plans of what follows a prefix
+  static constexpr std::size_t kMostPrefixes = 128;  // of one plan
+  // Of more stages, plans are taken as they are found: improving them takes seconds.
+  static constexpr std::int64_t kMostImproved = 128;
 
   struct Found {
     double seconds = 0;
@@ -125,7 +129,8 @@ class TieredFrontier {
   void look_at_prefixes() {
     keep_rests({}, 0, frontier_.rests(0));
     for (const Nodes& start : starts()) {
-      for (std::size_t count = 1; count <= start.size(); ++count) {
+      const std::size_t step = 1 + start.size() / (kMostPrefixes + 1);
+      for (std::size_t count = 1; count <= start.size(); count += step) {
         for (const Nodes& prefix : prefixes(start, count)) {
           for (std::size_t window = 0; window < windows_.size(); ++window)
             keep_rests(prefix, window, kRests);
@@ -228,46 +233,90 @@ class TieredFrontier {
     return best;
   }
 
-  /// Moves, keeps, replays or runs plainly one item after the other, or narrows the windows, where
-  /// that is better.
+  /// Puts others in the place of one item or two, or narrows the windows, where that is better.
   bool flip(Candidate& best, double budget) {
     bool better = false;
+    const auto try_it = [&](Nodes items, std::size_t window) {
+      Candidate candidate{std::move(items), window};
+      judge(candidate, budget);
+      const bool taken = take(std::move(candidate), best);
+      better = better || taken;
+      return taken;
+    };
     for (std::size_t i = 0; i < best.items.size(); ++i) {
       for (const Nodes& other : others(best.items[i])) {
-        Candidate candidate{best.items, best.window};
-        const auto place =
-            candidate.items.erase(candidate.items.begin() + static_cast<std::ptrdiff_t>(i));
-        candidate.items.insert(place, other.begin(), other.end());
-        judge(candidate, budget);
-        if (!take(std::move(candidate), best)) continue;
-        better = true;
-        break;
+        if (try_it(replaced(best.items, i, 1, other), best.window)) break;
+      }
+      if (i + 1 >= best.items.size()) break;
+      for (const Nodes& other : pairs(best.items[i], best.items[i + 1])) {
+        if (try_it(replaced(best.items, i, 2, other), best.window)) break;
       }
     }
-    for (std::size_t window = 0; window < windows_.size(); ++window) {
-      Candidate candidate{best.items, window};
-      judge(candidate, budget);
-      better = take(std::move(candidate), best) || better;
-    }
+    for (std::size_t window = 0; window < windows_.size(); ++window) try_it(best.items, window);
     return better;
   }
 
-  /// What may stand in an item's place.
+  static Nodes replaced(Nodes items, std::size_t place, std::size_t count, const Nodes& others) {
+    const auto from = items.begin() + static_cast<std::ptrdiff_t>(place);
+    const auto at = items.erase(from, from + static_cast<std::ptrdiff_t>(count));
+    items.insert(at, others.begin(), others.end());
+    return items;
+  }
+
+  /// The tiers that there are, and none.
+  [[nodiscard]] std::vector<std::int64_t> places() const {
+    std::vector<std::int64_t> places = usable_;
+    places.push_back(0);
+    return places;
+  }
+
+  /// What may stand in an item's place: the same elsewhere, its stages one by one, what it is cut
+  /// into, or it in two.
   [[nodiscard]] std::vector<Nodes> others(const SegmentNode& item) const {
-    std::vector<Nodes> others;
-    std::vector<std::int64_t> tiers = usable_;
-    tiers.push_back(0);
-    for (const std::int64_t tier : tiers) {
-      others.push_back({item});
-      others.back().front().tier = tier;
+    std::vector<Nodes> others = {{item}, items_of(item.inside)};
+    for (const bool replayed : {false, true}) {
+      others.emplace_back();
+      for (std::int64_t i = item.range.begin; i < item.range.end; ++i)
+        others.back().push_back({{i, i + 1}, replayed});
+    }
+    for (std::int64_t i = item.range.begin + 1; i < item.range.end; ++i)
+      others.push_back({{{item.range.begin, i}, true}, {{i, item.range.end}, true}});
+    return everywhere(others, {item});
+  }
+
+  /// What may stand in the place of two: one, or both otherwise.
+  [[nodiscard]] std::vector<Nodes> pairs(const SegmentNode& a, const SegmentNode& b) const {
+    std::vector<Nodes> pairs = everywhere({{{{a.range.begin, b.range.end}, true}}}, {});
+    for (const SegmentNode& first : ways(a)) {
+      for (const SegmentNode& second : ways(b)) pairs.push_back({first, second});
+    }
+    return pairs;
+  }
+  [[nodiscard]] std::vector<SegmentNode> ways(const SegmentNode& item) const {
+    std::vector<SegmentNode> ways;
+    for (const std::int64_t tier : places()) {
       for (const bool replayed : {false, true}) {
-        others.emplace_back();
-        for (std::int64_t i = item.range.begin; i < item.range.end; ++i)
-          others.back().push_back({{i, i + 1}, replayed, {}, 0, tier});
+        if (item.range.size() == 1) ways.push_back({item.range, replayed, {}, 0, tier});
+      }
+      if (item.range.size() > 1) {
+        ways.push_back(item);
+        ways.back().tier = tier;
       }
     }
-    std::erase(others, Nodes{item});
-    return others;
+    return ways;
+  }
+
+  /// Each of some lists in each tier, and in none, but not what is there already.
+  [[nodiscard]] std::vector<Nodes> everywhere(const std::vector<Nodes>& lists,
+                                              const Nodes& there) const {
+    std::vector<Nodes> all;
+    for (Nodes nodes : lists) {
+      for (const std::int64_t tier : places()) {
+        for (SegmentNode& node : nodes) node.tier = tier;
+        if (!nodes.empty() && nodes != there) all.push_back(nodes);
+      }
+    }
+    return all;
   }
 
   static bool take(Candidate candidate, Candidate& best) {
