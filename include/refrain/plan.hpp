@@ -183,12 +183,13 @@ namespace detail {
 /// The same where memory may also be moved: each piece is kept, replayed, or moved to a tier and
 /// back.
 ///
-///     auto plan = refrain::plan(profile, 6_GiB, {Links{.tier = "host", .out = 12e9, .back =
-///     12e9}});
+///     const Links host{.tier = "host", .out = 12e9, .back = 12e9};
+///     auto plan = refrain::plan(profile, 6_GiB, {host});
 ///
-/// Never worse than without tiers, and never worse for a larger budget; otherwise the best of what
-/// a search looks at, see `planner::TieredFrontier`. Time: 32 equal layers about 0.1 s, 96 about
-/// half a second. Throws as `plan(profile, budget)` does, and `OptionError` if links cannot be.
+/// The first tier that has room is used first. Never worse than without tiers, nor for a larger
+/// budget; otherwise the best of what a search looks at, see `planner::TieredFrontier`. Time: 32
+/// equal layers about 0.1 s, 96 less than a second. Throws as `plan(profile, budget)` does, and
+/// `OptionError` if links cannot be.
 [[nodiscard]] inline Plan plan(const Profile& profile, Bytes budget,
                                const std::vector<Links>& tiers) {
   const planner::TieredFrontier all = detail::tiered(profile, tiers);
