@@ -5,7 +5,7 @@
 # each line that breaks this; included, it only gives the table.
 
 # Regular expressions on the path below include/refrain. The first that matches counts.
-set(refrain_floor_0 version error bytes segment stage_cost schedule)
+set(refrain_floor_0 version error bytes links segment stage_cost schedule tiered_schedule "detail/mover")
 set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate estimate/.+ "ledger(_.+)?" finding memory_sample "detail/(json_file|best_cut|plain_at_no_cost)" plan_file verify_report saved_report)
 set(refrain_floor_2
     options visit_tensors memory memory_timeline tier

@@ -54,7 +54,7 @@ template <class Measure>
     if (attempt > 0 && within < least_budget(profile)) break;
     const Plan tried = refrain::plan(profile, within);
     const Bytes measured = measure(tried);
-    if (measured <= budget) return {Plan(profile, tried.stages(), budget), measured};
+    if (measured <= budget) return {Plan(profile, tried.stages(), budget, tried.tiers()), measured};
     if (attempt == 0 || measured < least_measured) least_measured = measured;
     within -= measured - budget;
   }

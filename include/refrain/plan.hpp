@@ -2,12 +2,16 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/mover.hpp>
 #include <refrain/error.hpp>
+#include <refrain/links.hpp>
 #include <refrain/planner/frontier.hpp>
+#include <refrain/planner/tiered_frontier.hpp>
 #include <refrain/policy/any_policy.hpp>
 #include <refrain/profile.hpp>
 #include <refrain/schedule.hpp>
 #include <refrain/segment.hpp>
+#include <refrain/tiered_schedule.hpp>
 
 #include <fmt/format.h>
 
@@ -26,14 +30,18 @@ namespace refrain {
 ///     auto plan = refrain::plan(profile, 6_GiB);
 ///     fmt::print("{}\n", plan);
 ///     auto fitted = refrain::checkpoint(layers, plan);
+///
+/// With tiers, it also says what is moved where between forward and backward: its nodes' `tier`.
 class Plan {
  public:
-  /// `stages` cuts the profile's stages. Throws `PlanError` if it is for another number of them.
-  Plan(Profile profile, Segmentation stages, Bytes budget)
+  /// `stages` cuts the profile's stages. Throws `PlanError` if it is for another number of them, or
+  /// moves memory to more tiers.
+  Plan(Profile profile, Segmentation stages, Bytes budget, std::vector<Links> tiers = {})
       : profile_(std::move(profile)),
         stages_(std::move(stages)),
         budget_(budget),
-        cost_(simulate(stages_, profile_.chain, profile_.executor)),
+        tiers_(std::move(tiers)),
+        cost_(simulate(stages_, profile_.chain, tiers_, profile_.executor)),
         layers_(in_layers(profile_, stages_)) {}
 
   /// The plan in layers. Throws `PlanError` if the chain has another number of them.
@@ -59,18 +67,22 @@ class Plan {
   }
   [[nodiscard]] const Segmentation& layers() const { return layers_; }
   [[nodiscard]] const Segmentation& stages() const { return stages_; }
-  [[nodiscard]] const ScheduleCost& cost() const { return cost_; }
+  /// With tiers: which there are, and with which windows memory must be moved for the peak to hold.
+  [[nodiscard]] const std::vector<Links>& tiers() const { return tiers_; }
+  [[nodiscard]] const TieredCost& cost() const { return cost_; }
   [[nodiscard]] const Profile& profile() const { return profile_; }
 
   friend bool operator==(const Plan& a, const Plan& b) {
-    return a.profile_ == b.profile_ && a.stages_ == b.stages_ && a.budget_ == b.budget_;
+    return a.profile_ == b.profile_ && a.stages_ == b.stages_ && a.budget_ == b.budget_ &&
+           a.tiers_ == b.tiers_;
   }
 
  private:
   Profile profile_;
   Segmentation stages_;
   Bytes budget_;
-  ScheduleCost cost_;
+  std::vector<Links> tiers_;
+  TieredCost cost_;
   Segmentation layers_;
 };
 
@@ -98,8 +110,7 @@ namespace detail {
 }
 
 [[noreturn]] inline void fail_budget(const Profile& profile, Bytes budget,
-                                     const planner::Frontier& all) {
-  const ScheduleCost cost = leanest(profile, all);
+                                     const ScheduleCost& cost) {
   const bool in_loss = cost.peak_stage >= profile.chain.size();
   throw BudgetError(
       fmt::format("no plan fits {}: the least reachable peak is {}.", budget,
@@ -145,48 +156,121 @@ inline constexpr std::size_t kLongestList = 512;
       return {profile, cut, budget};
   }
   limits.budget = std::numeric_limits<std::int64_t>::max();
-  detail::fail_budget(profile, budget, planner::Frontier(profile.chain, profile.executor, limits));
+  const planner::Frontier all(profile.chain, profile.executor, limits);
+  detail::fail_budget(profile, budget, detail::leanest(profile, all));
+}
+
+namespace detail {
+
+[[nodiscard]] inline planner::TieredFrontier tiered(const Profile& profile,
+                                                    const std::vector<Links>& tiers) {
+  return {profile.chain, tiers, profile.executor, limits_for(profile)};
+}
+[[nodiscard]] inline TieredCost leanest(const Profile& profile,
+                                        const planner::TieredFrontier& all) {
+  const auto choice = all.plan(all.points().front().peak);
+  return simulate(choice.cut, profile.chain, choice.tiers, profile.executor);
+}
+
+}  // namespace detail
+
+/// The least budget that any plan fits that was found with these tiers.
+[[nodiscard]] inline Bytes least_budget(const Profile& profile, const std::vector<Links>& tiers) {
+  const Bytes least(detail::leanest(profile, detail::tiered(profile, tiers)).peak);
+  return profile.resident + profile.slack + least;
+}
+
+/// The same where memory may also be moved: each piece is kept, replayed, or moved to a tier and
+/// back.
+///
+///     const Links host{.tier = "host", .out = 12e9, .back = 12e9};
+///     auto plan = refrain::plan(profile, 6_GiB, {host});
+///
+/// The first tier that has room is used first. Never worse than without tiers, nor for a larger
+/// budget; otherwise the best of what a search looks at, see `planner::TieredFrontier`. Time: 32
+/// equal layers about 0.1 s, 96 less than a second. Throws as `plan(profile, budget)` does, and
+/// `OptionError` if links cannot be.
+[[nodiscard]] inline Plan plan(const Profile& profile, Bytes budget,
+                               const std::vector<Links>& tiers) {
+  const planner::TieredFrontier all = detail::tiered(profile, tiers);
+  const std::int64_t left = (budget - profile.resident - profile.slack).count();
+  if (all.points().front().peak > left)
+    detail::fail_budget(profile, budget, detail::leanest(profile, all));
+  planner::TieredFrontier::Choice choice = all.plan(left);
+  return {profile, std::move(choice.cut), budget, std::move(choice.tiers)};
 }
 
 /// One piece of the chain, as a plan treats it.
 struct PlanPiece {
   Segment layers;
-  std::string what;  ///< "kept", "replayed", "replayed as [0,2)* [2,4)", "option 1"
+  std::string what;  ///< "kept", "replayed", "replayed as [0,2)* [2,4)", "option 1", "kept on host"
   Bytes keeps;       ///< From forward to backward, its result included.
+  Bytes moves;       ///< To its tier. What it reads of a result counts here, with its reader.
 };
 
 [[nodiscard]] inline std::vector<PlanPiece> pieces(const Plan& plan) {
   const ChainCost& chain = plan.profile().chain;
+  const auto movable = detail::movables(plan.stages().nodes(), chain);
   std::vector<PlanPiece> pieces;
   for (std::size_t i = 0; i < plan.stages().size(); ++i) {
     const SegmentNode& stages = plan.stages().nodes()[i];
     const SegmentNode& layers = plan.layers().nodes()[i];
     std::int64_t keeps = stages.replayed ? chain.boundary(stages.range.end) : 0;
-    for (std::int64_t k = stages.range.begin; !stages.replayed && k < stages.range.end; ++k)
-      keeps += chain[k].way(stages.option).saved;
+    std::int64_t moves = 0;
+    for (std::int64_t k = stages.range.begin; k < stages.range.end; ++k) {
+      if (!stages.replayed) keeps += chain[k].way(stages.option).saved;
+      moves += movable[static_cast<std::size_t>(k)].bytes;
+    }
     std::string what = stages.replayed ? "replayed" : "kept";
     if (stages.option != 0) what = fmt::format("option {}", stages.option);
     if (!layers.inside.empty()) what += " as " + to_string(layers.inside);
-    pieces.push_back({layers.range, std::move(what), Bytes(keeps)});
+    if (stages.tier != 0) {
+      what += stages.replayed ? ", its input on " : " on ";
+      what += plan.tiers()[static_cast<std::size_t>(stages.tier - 1)].tier;
+    }
+    pieces.push_back({layers.range, std::move(what), Bytes(keeps), Bytes(moves)});
   }
   return pieces;
 }
 
+namespace detail {
+
+/// What a plan moves, and how long the step waits for that. Nothing without tiers.
+[[nodiscard]] inline std::string moves_text(const Plan& plan) {
+  std::string text;
+  for (std::size_t i = 0; i < plan.tiers().size(); ++i) {
+    text += fmt::format("{} {} to {}", i == 0 ? "\nmoves" : ",", Bytes(plan.cost().moved[i]),
+                        plan.tiers()[i].tier);
+  }
+  if (text.empty()) return text;
+  return text + fmt::format(" and back; waits {} for memory to leave, {} for it to come back",
+                            milliseconds_text(plan.cost().forward_stall),
+                            milliseconds_text(plan.cost().backward_stall));
+}
+
+}  // namespace detail
+
 /// A table: a row for each piece of the chain, then what the step will cost.
 [[nodiscard]] inline std::string to_string(const Plan& plan) {
-  constexpr const char* kRow = "{:>10}  {:<34}  {:>11}\n";
   constexpr double kPercent = 100;
   const Profile& profile = plan.profile();
-  std::string text = fmt::format(kRow, "layers", "", "keeps");
+  const auto row = [&plan](const auto& layers, const auto& what, const auto& keeps,
+                           const auto& moves) {
+    std::string text = fmt::format("{:>10}  {:<34}  {:>11}", layers, what, keeps);
+    if (!plan.tiers().empty()) text += fmt::format("  {:>11}", moves);
+    return text + '\n';
+  };
+  std::string text = row("layers", "", "keeps", "moves");
   for (const PlanPiece& piece : pieces(plan))
-    text += fmt::format(kRow, detail::layers_text(piece.layers), piece.what, piece.keeps);
+    text += row(detail::layers_text(piece.layers), piece.what, piece.keeps, piece.moves);
   const ScheduleCost plain = plain_cost(profile);
   return text +
          fmt::format("peak {} of {}, set by {}; plain {}\nstep {}, {:+.1f} % on the plain {}",
                      plan.predicted_peak(), plan.budget(), detail::peak_owner(profile, plan.cost()),
                      profile.resident + Bytes(plain.peak),
                      detail::milliseconds_text(plan.cost().seconds), plan.overhead() * kPercent,
-                     detail::milliseconds_text(plain.seconds));
+                     detail::milliseconds_text(plain.seconds)) +
+         detail::moves_text(plan);
 }
 
 }  // namespace refrain

@@ -4,6 +4,7 @@
 #include <refrain/bytes.hpp>
 #include <refrain/detail/json_file.hpp>
 #include <refrain/error.hpp>
+#include <refrain/links.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/profile.hpp>
 #include <refrain/segment.hpp>
@@ -42,16 +43,20 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
                                    measured_loss, signature)
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Links, tier, out, back, latency, capacity, in_flight, ahead)
+
 inline void to_json(nlohmann::json& json, const SegmentNode& node) {
   json = {{"range", node.range}, {"replayed", node.replayed}};
   if (!node.inside.empty()) json["inside"] = node.inside;
   if (node.option != 0) json["option"] = node.option;
+  if (node.tier != 0) json["tier"] = node.tier;
 }
 inline void from_json(const nlohmann::json& json, SegmentNode& node) {
   node.range = json.at("range").get<Segment>();
   node.replayed = json.at("replayed").get<bool>();
   node.inside = json.value("inside", std::vector<SegmentNode>());
   node.option = json.value("option", std::int64_t{0});
+  node.tier = json.value("tier", std::int64_t{0});
 }
 
 namespace detail {
@@ -90,6 +95,15 @@ inline void check(const Profile& profile) {
                   "and the layers follow each other.");
 }
 
+/// Throws `PlanError` if links from a file cannot have been measured.
+inline void check(const std::vector<Links>& tiers) {
+  try {
+    for (const Links& links : tiers) refrain::check(links);
+  } catch (const OptionError& error) {
+    throw PlanError("the links of this plan cannot have been measured.", error.what());
+  }
+}
+
 }  // namespace detail
 
 /// A profile as text: `refrain-plan solve` reads it.
@@ -110,13 +124,14 @@ inline void check(const Profile& profile) {
 /// A plan, with the profile that it was made from, as text: to keep, or to send to other ranks,
 /// which would measure other times and so might plan otherwise.
 [[nodiscard]] inline std::string to_file_text(const Plan& plan) {
-  const nlohmann::json json = {
+  nlohmann::json json = {
       {"format", detail::kFileFormat},
       {"budget", plan.budget()},
       {"stages", plan.stages().nodes()},
       {"predicted", {{"peak", plan.predicted_peak()}, {"seconds", plan.predicted_seconds()}}},
       {"signature_hash", fmt::format("{:016x}", hash_of(plan.profile().signature))},
       {"profile", plan.profile()}};
+  if (!plan.tiers().empty()) json["tiers"] = plan.tiers();
   return json.dump(2);
 }
 
@@ -126,9 +141,11 @@ inline void check(const Profile& profile) {
     auto profile = json.at("profile").get<Profile>();
     detail::check(profile);
     const auto stages = profile.chain.size();
+    auto tiers = json.value("tiers", std::vector<Links>());
+    detail::check(tiers);
     return Plan(std::move(profile),
                 Segmentation(stages, json.at("stages").get<std::vector<SegmentNode>>()),
-                json.at("budget").get<Bytes>());
+                json.at("budget").get<Bytes>(), std::move(tiers));
   });
 }
 

@@ -72,7 +72,7 @@ namespace detail {
   layers.reserve(stages.size());
   for (const SegmentNode& node : stages) {
     layers.push_back({in_layers(profile, node.range), node.replayed,
-                      in_layers(profile, node.inside), node.option});
+                      in_layers(profile, node.inside), node.option, node.tier});
   }
   return layers;
 }

@@ -36,23 +36,35 @@ struct ScheduleCost {
 
 namespace detail {
 
+/// Who moves what is kept between forward and backward: nobody.
+struct NothingMoves {
+  /// Bytes that have left once the first run of a stage, or of a region that begins with it, is
+  /// over.
+  [[nodiscard]] static std::int64_t leave(std::int64_t /*stage*/, double /*computed*/) { return 0; }
+  /// The backward of that stage or region begins: the change in bytes.
+  [[nodiscard]] static std::int64_t fetch(std::int64_t /*stage*/, double /*computed*/) { return 0; }
+};
+
 /// Plays a schedule byte by byte. Knows nothing of how schedules are found.
+template <class Mover = NothingMoves>
 class ScheduleMachine {
  public:
-  ScheduleMachine(const ChainCost& chain, Executor executor)
+  ScheduleMachine(const ChainCost& chain, Executor executor, Mover mover = {})
       : chain_(chain),
         executor_(executor),
+        mover_(std::move(mover)),
         live_(chain.boundary(0)),
         gone_(static_cast<std::size_t>(chain.size() + 1)) {}
 
-  ScheduleCost play(const Segmentation& cut) {
-    forward(cut.nodes(), cut.stages(), Runs::First);
+  ScheduleCost play(const std::vector<SegmentNode>& nodes) {
+    forward(nodes, chain_.size(), Runs::First);
     touch(chain_.loss_peak, chain_.size());
     cost_.seconds += chain_.loss;
     live_ += chain_.held + gradient(chain_.size());
-    backward(cut.nodes(), {});
+    backward(nodes, {.runs = Runs::First});
     return cost_;
   }
+  [[nodiscard]] const Mover& mover() const { return mover_; }
 
  private:
   enum class Runs { First, Again };
@@ -62,6 +74,7 @@ class ScheduleMachine {
     bool pinned = false;         ///< The gradient of the last result is somebody else's and stays.
     std::int64_t replayed = -1;  ///< The last stage, if it is replayed and run backward in one.
     std::int64_t copies = 0;     ///< Of buffers, which go when it has been replayed.
+    Runs runs = Runs::Again;     ///< Of what the first run has kept, or of a replay.
   };
 
   /// Stages from `end` on are not run, nor is a last segment whose result nobody would read.
@@ -71,13 +84,17 @@ class ScheduleMachine {
       if (node.replayed) {
         if (node.range.end <= end) {
           sweep(node.range);
-          if (runs == Runs::First) live_ += kept_by_regions(node);
+          if (runs == Runs::First) {
+            live_ += kept_by_regions(node);
+            live_ += mover_.leave(node.range.begin, cost_.seconds);
+          }
         }
       } else {
         for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i) {
           forward_plain(i, chain_[i].way(node.option));
           if (i > node.range.begin || before != nullptr)
             let_go(i, i == node.range.begin && before->replayed);
+          if (runs == Runs::First) live_ += mover_.leave(i, cost_.seconds);
         }
       }
       before = &node;
@@ -130,13 +147,23 @@ class ScheduleMachine {
         // The result is dropped: who read it is done.
         if (node->range.end != end.replayed + 1)
           live_ -= chain_.boundary(node->range.end) - take_gone(node->range.end);
+        fetch(node->range.begin, end.runs);
         backward_replayed(*node, end.pinned);
         end.pinned = false;
       } else {
-        for (std::int64_t i = node->range.end; i-- > node->range.begin; end.pinned = false)
+        for (std::int64_t i = node->range.end; i-- > node->range.begin; end.pinned = false) {
+          fetch(i, end.runs);
           backward_plain(i, chain_[i].way(node->option), end);
+        }
       }
     }
+  }
+
+  void fetch(std::int64_t stage, Runs runs) {
+    if (runs == Runs::Again) return;
+    const std::int64_t bytes = mover_.fetch(stage, cost_.seconds);
+    live_ += bytes;
+    if (bytes > 0) touch(0, stage);
   }
 
   void backward_plain(std::int64_t i, const GradRun& how, End& end) {
@@ -193,10 +220,19 @@ class ScheduleMachine {
 
   const ChainCost& chain_;
   Executor executor_;
+  Mover mover_;
   std::int64_t live_;
   std::vector<std::int64_t> gone_;  ///< Of each boundary: bytes that nobody saved.
   ScheduleCost cost_;
 };
+
+/// Throws `PlanError` if a schedule is for another chain.
+inline void check_stages(const Segmentation& cut, const ChainCost& chain) {
+  if (cut.stages() == chain.size()) return;
+  throw PlanError(fmt::format("a schedule of {} stages cannot be played on a chain of {}.",
+                              cut.stages(), chain.size()),
+                  fmt::format("got: {}", cut));
+}
 
 inline void check_options(const std::vector<SegmentNode>& nodes, const ChainCost& chain) {
   for (const SegmentNode& node : nodes) {
@@ -219,13 +255,9 @@ inline void check_options(const std::vector<SegmentNode>& nodes, const ChainCost
 /// and backwards that it plays.
 [[nodiscard]] inline ScheduleCost simulate(const Segmentation& cut, const ChainCost& chain,
                                            Executor executor = Executor::Hooks) {
-  if (cut.stages() != chain.size()) {
-    throw PlanError(fmt::format("a schedule of {} stages cannot be played on a chain of {}.",
-                                cut.stages(), chain.size()),
-                    fmt::format("got: {}", cut));
-  }
+  detail::check_stages(cut, chain);
   detail::check_options(cut.nodes(), chain);
-  return detail::ScheduleMachine(chain, executor).play(cut);
+  return detail::ScheduleMachine<>(chain, executor).play(cut.nodes());
 }
 
 }  // namespace refrain

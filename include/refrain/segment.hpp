@@ -29,6 +29,9 @@ struct SegmentNode {
   std::vector<SegmentNode> inside =
       {};                   ///< How the replay itself is cut; empty: its stages run plainly.
   std::int64_t option = 0;  ///< Which of each stage's options it runs; 0: plainly.
+  /// Where what it keeps is moved between forward and backward: 0, it stays; or the first, second,
+  /// … of a list of tiers. What a replay keeps is not moved.
+  std::int64_t tier = 0;
 
   friend bool operator==(const SegmentNode&, const SegmentNode&) = default;
 };
@@ -38,7 +41,7 @@ struct SegmentNode {
 }
 
 /// "[0,3)* [3,6)* [6,9)": a star is a replay, and "[0,4)*([0,2)* [2,4))" is one that is itself cut;
-/// "[6,9):1" runs the first option of its stages.
+/// "[6,9):1" runs the first option of its stages; "[0,3)*@1" is moved to the first tier.
 [[nodiscard]] inline std::string to_string(const std::vector<SegmentNode>& nodes) {
   std::string text;
   for (const SegmentNode& node : nodes) {
@@ -46,6 +49,7 @@ struct SegmentNode {
     text += to_string(node.range);
     if (node.replayed) text += '*';
     if (node.option != 0) text += fmt::format(":{}", node.option);
+    if (node.tier != 0) text += fmt::format("@{}", node.tier);
     if (!node.inside.empty()) text += fmt::format("({})", to_string(node.inside));
   }
   return text;
@@ -65,6 +69,7 @@ class Segmentation {
   Segmentation(std::int64_t stages, std::vector<SegmentNode> nodes)
       : stages_(stages), nodes_(std::move(nodes)) {
     check(nodes_, {0, stages_});
+    for (const SegmentNode& node : nodes_) check_inside_stays(node.inside);
   }
 
   [[nodiscard]] std::int64_t stages() const { return stages_; }
@@ -87,10 +92,22 @@ class Segmentation {
         fail(node.range, "is cut but not replayed", nodes, whole);
       if (node.option < 0 || (node.option > 0 && node.replayed))
         fail(node.range, fmt::format("cannot run option {}", node.option), nodes, whole);
+      if (node.tier < 0) fail(node.range, fmt::format("has tier {}", node.tier), nodes, whole);
       if (!node.inside.empty()) check(node.inside, node.range);
       next = node.range.end;
     }
     if (next != whole.end) fail(whole, fmt::format("is covered up to {} only", next), nodes, whole);
+  }
+
+  static void check_inside_stays(const std::vector<SegmentNode>& inside) {
+    for (const SegmentNode& node : inside) {
+      if (node.tier != 0) {
+        throw PlanError(fmt::format("{} is moved to tier {}, but it is inside a replay.",
+                                    to_string(node.range), node.tier),
+                        "what a replay keeps is read soon after: move the replayed piece itself.");
+      }
+      check_inside_stays(node.inside);
+    }
   }
 
   [[noreturn]] static void fail(const Segment& where, const std::string& what,

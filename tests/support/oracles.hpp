@@ -39,7 +39,7 @@ struct Additive {
       auto& plain = stage.plain;
       plain.forward = static_cast<double>(forward[i]);
       plain.backward = static_cast<double>(backward[i]);
-      plain.saved = saved[i];
+      plain.saved = stage.saved_tensors = saved[i];
       plain.forward_peak = saved[i] + forward_more[i];
       plain.backward_peak = saved[i] + stage.input + backward_more[i];
       plain.backward_peak_with_gradient = plain.backward_peak + stage.output;

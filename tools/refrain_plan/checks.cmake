@@ -65,6 +65,21 @@ expect("${output}" "\\[0,3\\)")
 plan(0 solve tight.json --budget 1MiB)
 expect("${output}" "kept")
 
+plan(0 solve profile.json --budget 7150B --host-rate 1KB --out moved.json)
+expect("${output}" "kept on host")
+expect("${output}" "\nmoves [1-9][0-9.]* [KB]+i?B? to host and back; waits ")
+plan(0 show moved.json)
+expect("${output}" "kept on host")
+plan(0 solve profile.json --budget 7150B --host-rate 1KB --host-size 100B --disk-rate 900B --format json)
+string(JSON moved GET "${output}" moved disk)
+expect("${moved}" "^[1-9]")
+plan(0 solve profile.json --budget 7150B --host-rate 1KB --format csv)
+expect("${output}" "^layers,what,keeps,moves\n")
+plan(0 diff moved.json plain.json)
+expect("${output}" "moves +[1-9]")
+plan(0 frontier profile.json --host-rate 1KB --format csv)
+expect("${output}" "^peak,step,overhead,replayed,moved\n")
+
 plan(0 estimate --model llama-7b --batch 4 --device 80GiB)
 expect("${output}" "llama-7b: 6738415616 parameters in 32 blocks")
 expect("${output}" "queries, keys, values")
@@ -85,6 +100,8 @@ expect("${errors}" "no plan fits 6.00 KiB: the least reachable peak is")
 plan(0 --help)
 expect("${output}" "refrain-plan solve profile.json --budget 6GiB")
 foreach(bad IN ITEMS "" "solve" "solve nowhere.json --budget 1GiB" "solve profile.json --budget much"
+                     "solve profile.json --budget 1GiB --host-rate much"
+                     "solve profile.json --budget 1GiB --host-size 1GiB"
                      "diff tight.json profile.json" "show checks.txt"
                      "frontier profile.json --format xml" "estimate" "estimate --model gpt9"
                      "estimate --model gpt2 --device much" "estimate --model gpt2 --batch 0"

@@ -8,6 +8,7 @@
 #include "process.hpp"
 #include <refrain/bytes.hpp>
 #include <refrain/error.hpp>
+#include <refrain/links.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/plan_file.hpp>
 
@@ -20,6 +21,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace refrain_plan {
 namespace {
@@ -40,6 +42,42 @@ void add_format(CLI::App& command, Format& format) {
       ->type_name("F");
 }
 
+/// What is told of the tiers that memory may be moved to.
+struct TierOptions {
+  std::string host_rate;
+  std::string host_size;
+  std::string disk_rate;
+};
+
+void add_options(CLI::App& command, TierOptions& to) {
+  const auto amount = [&command](const char* name, std::string& text, const char* about) {
+    command.add_option(name, text, about)->type_name("BYTES");
+  };
+  amount("--host-rate", to.host_rate, "memory may go to the host, so much a second either way");
+  amount("--host-size", to.host_size, "what the host has room for (default: for all)");
+  amount("--disk-rate", to.disk_rate, "memory may go to the disk, so much a second either way");
+}
+
+/// The host first, and the disk beyond it.
+std::vector<refrain::Links> tiers_of(const TierOptions& given) {
+  std::vector<refrain::Links> tiers;
+  const auto add = [&tiers](const char* tier, const char* option, const std::string& rate) {
+    const auto bytes = static_cast<double>(amount_of(option, rate).count());
+    tiers.push_back({.tier = tier, .out = bytes, .back = bytes});
+  };
+  if (!given.host_rate.empty()) add("host", "--host-rate", given.host_rate);
+  if (!given.host_size.empty()) {
+    if (tiers.empty()) throw BadInput("--host-size says nothing without --host-rate.");
+    tiers.back().capacity = amount_of("--host-size", given.host_size);
+  }
+  if (!given.disk_rate.empty()) add("disk", "--disk-rate", given.disk_rate);
+  return tiers;
+}
+
+Plan solved(const Profile& profile, Bytes budget, const std::vector<refrain::Links>& tiers) {
+  return tiers.empty() ? refrain::plan(profile, budget) : refrain::plan(profile, budget, tiers);
+}
+
 /// What each command reads from the line, and does with it.
 class Program {
  public:
@@ -51,6 +89,7 @@ class Program {
         "  refrain-plan estimate --model llama-7b --batch 4 --device 80GiB\n"
         "  refrain-plan frontier profile.json\n"
         "  refrain-plan solve profile.json --budget 6GiB --out plan.json\n"
+        "  refrain-plan solve profile.json --budget 4GiB --host-rate 12GB --disk-rate 2GB\n"
         "Ends with 0, with 1 if no plan fits, with 2 if the input is wrong.");
     add_estimate();
     add_solve();
@@ -96,9 +135,11 @@ class Program {
         ->required();
     command.add_option("--budget", budget_, "all that may live on the device, as 6GiB")->required();
     command.add_option("--out", out_, "where the plan is written, as JSON");
+    add_options(command, tiers_);
     add_format(command, format_);
     command.callback([this] {
-      const Plan plan = refrain::plan(load(first_).profile, amount_of("--budget", budget_));
+      const Plan plan =
+          solved(load(first_).profile, amount_of("--budget", budget_), tiers_of(tiers_));
       if (!out_.empty()) refrain::save_plan(plan, out_);
       fmt::print("{}", shown(plan, format_));
     });
@@ -110,9 +151,10 @@ class Program {
     command.add_option("profile", first_, "a profile, or a plan, whose profile is used")
         ->required();
     command.add_option("--picture", out_, "a picture of it (needs a Python with matplotlib)");
+    add_options(command, tiers_);
     add_format(command, format_);
     command.callback([this] {
-      const Rows rows = frontier_of(load(first_).profile);
+      const Rows rows = frontier_of(load(first_).profile, tiers_of(tiers_));
       fmt::print("{}", rows.in(format_));
       if (!out_.empty()) draw(rows, out_);
     });
@@ -156,6 +198,7 @@ class Program {
   std::string first_;
   std::string second_;
   std::string budget_;
+  TierOptions tiers_;
   std::string out_;
   Format format_ = Format::Table;
 };

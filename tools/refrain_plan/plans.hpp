@@ -3,16 +3,21 @@
 
 #include "output.hpp"
 #include <refrain/bytes.hpp>
+#include <refrain/links.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/plan_file.hpp>
 #include <refrain/planner/frontier.hpp>
+#include <refrain/planner/tiered_frontier.hpp>
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace refrain_plan {
@@ -44,21 +49,33 @@ inline Rows stages_of(const Profile& profile) {
   return rows;
 }
 
-/// A row a piece of the chain.
+/// A row a piece of the chain; with tiers, also what it moves.
 inline Rows pieces_of(const Plan& plan) {
-  Rows rows({"layers", "what", "keeps"});
-  for (const auto& piece : refrain::pieces(plan))
-    rows.add({refrain::detail::layers_text(piece.layers), piece.what, bytes(piece.keeps)});
+  const bool tiers = !plan.tiers().empty();
+  Rows rows(tiers ? std::vector<std::string>{"layers", "what", "keeps", "moves"}
+                  : std::vector<std::string>{"layers", "what", "keeps"});
+  for (const auto& piece : refrain::pieces(plan)) {
+    std::vector<Rows::Value> row = {refrain::detail::layers_text(piece.layers), piece.what,
+                                    bytes(piece.keeps)};
+    if (tiers) row.push_back(bytes(piece.moves));
+    rows.add(std::move(row));
+  }
   return rows;
 }
 
 inline nlohmann::json summary(const Plan& plan) {
-  return {{"budget", plan.budget().count()},
-          {"predicted_peak", plan.predicted_peak().count()},
-          {"predicted_seconds", plan.predicted_seconds()},
-          {"overhead", plan.overhead()},
-          {"layers", to_string(plan.layers())},
-          {"pieces", pieces_of(plan).json()}};
+  nlohmann::json json = {{"budget", plan.budget().count()},
+                         {"predicted_peak", plan.predicted_peak().count()},
+                         {"predicted_seconds", plan.predicted_seconds()},
+                         {"overhead", plan.overhead()},
+                         {"layers", to_string(plan.layers())},
+                         {"pieces", pieces_of(plan).json()}};
+  if (plan.tiers().empty()) return json;
+  for (std::size_t i = 0; i < plan.tiers().size(); ++i)
+    json["moved"][plan.tiers()[i].tier] = plan.cost().moved[i];
+  json["forward_stall"] = plan.cost().forward_stall;
+  json["backward_stall"] = plan.cost().backward_stall;
+  return json;
 }
 
 inline std::string shown(const Plan& plan, Format format) {
@@ -72,19 +89,47 @@ inline std::string shown(const Profile& profile, Format format) {
   return stages_of(profile).in(format);
 }
 
-/// Every step of the frontier, or `count` of them.
-inline Rows frontier_of(const Profile& profile) {
-  const refrain::planner::Frontier frontier(profile.chain, profile.executor);
-  const double plain = refrain::plain_cost(profile).seconds;
-  Rows rows({"peak", "step", "overhead", "replayed"});
-  for (const auto& point : frontier.points()) {
-    const Plan plan(profile, frontier.plan(point.peak), Bytes(point.peak));
+/// To all tiers.
+inline Bytes moved_by(const Plan& plan) {
+  return Bytes(
+      std::accumulate(plan.cost().moved.begin(), plan.cost().moved.end(), std::int64_t{0}));
+}
+
+/// Every plan that no other beats.
+inline std::vector<Plan> all_plans(const Profile& profile,
+                                   const std::vector<refrain::Links>& tiers) {
+  std::vector<Plan> plans;
+  const auto add = [&](const refrain::Segmentation& cut, std::int64_t peak,
+                       const std::vector<refrain::Links>& links) {
+    plans.emplace_back(profile, cut, Bytes(peak), links);
+  };
+  if (tiers.empty()) {
+    const refrain::planner::Frontier frontier(profile.chain, profile.executor);
+    for (const auto& point : frontier.points()) add(frontier.plan(point.peak), point.peak, {});
+  } else {
+    const refrain::planner::TieredFrontier frontier(profile.chain, tiers, profile.executor);
+    for (const auto& point : frontier.points()) {
+      const auto choice = frontier.plan(point.peak);
+      add(choice.cut, point.peak, choice.tiers);
+    }
+  }
+  return plans;
+}
+
+inline Rows frontier_of(const Profile& profile, const std::vector<refrain::Links>& tiers = {}) {
+  std::vector<std::string> columns = {"peak", "step", "overhead", "replayed"};
+  if (!tiers.empty()) columns.emplace_back("moved");
+  Rows rows(columns);
+  for (const Plan& plan : all_plans(profile, tiers)) {
     std::int64_t replayed = 0;
     for (const auto& node : plan.layers()) replayed += node.replayed ? node.range.size() : 0;
-    rows.add({bytes(plan.predicted_peak() + profile.slack),
-              seconds(point.seconds),
-              percent(plain > 0 ? point.seconds / plain - 1 : 0),
-              {fmt::format("{} of {}", replayed, plan.layers().stages()), replayed}});
+    std::vector<Rows::Value> row = {
+        bytes(plan.predicted_peak() + profile.slack),
+        seconds(plan.predicted_seconds()),
+        percent(plan.overhead()),
+        {fmt::format("{} of {}", replayed, plan.layers().stages()), replayed}};
+    if (!tiers.empty()) row.push_back(bytes(moved_by(plan)));
+    rows.add(std::move(row));
   }
   return rows;
 }
@@ -95,6 +140,7 @@ inline Rows difference_of(const Plan& a, const Plan& b) {
   rows.add({"budget", bytes(a.budget()), bytes(b.budget())});
   rows.add({"peak", bytes(a.predicted_peak()), bytes(b.predicted_peak())});
   rows.add({"step", seconds(a.predicted_seconds()), seconds(b.predicted_seconds())});
+  if (moved_by(a) != moved_by(b)) rows.add({"moves", bytes(moved_by(a)), bytes(moved_by(b))});
   const std::string model = refrain::first_difference(a.profile().signature, b.profile().signature);
   if (!model.empty()) rows.add({"model", "", model});
   if (a.layers() != b.layers()) rows.add({"layers", to_string(a.layers()), to_string(b.layers())});

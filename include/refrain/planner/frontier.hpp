@@ -92,9 +92,19 @@ class Frontier {
                                       : fmt::format("the least peak is {} bytes.",
                                                     steps[0].bytes + chain_.boundary(0)));
     }
+    return {chain_.size(), rest(0, static_cast<std::size_t>(above - steps.begin()) - 1)};
+  }
+
+  /// How many plans there are of the stages from `first` on that no other beats, the loss with
+  /// them.
+  [[nodiscard]] std::size_t rests(std::int64_t first) const {
+    return cell(first, chain_.size()).any.size();
+  }
+  /// One of them. They are in order, by rising peak and falling time.
+  [[nodiscard]] std::vector<SegmentNode> rest(std::int64_t first, std::size_t index) const {
     std::vector<SegmentNode> nodes;
-    extract(0, chain_.size(), static_cast<std::size_t>(above - steps.begin()) - 1, kAny, nodes);
-    return {chain_.size(), std::move(nodes)};
+    extract(first, chain_.size(), index, kAny, nodes);
+    return nodes;
   }
 
  private:
