@@ -5,14 +5,19 @@
 #include <refrain/checkpoint.hpp>
 #include <refrain/detail/measured_step.hpp>
 #include <refrain/error.hpp>
+#include <refrain/links.hpp>
+#include <refrain/measure_links.hpp>
 #include <refrain/plan.hpp>
 #include <refrain/profile_options.hpp>
 #include <refrain/profiler.hpp>
+#include <refrain/tier.hpp>
 
 #include <torch/nn/modules/container/sequential.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -46,13 +51,13 @@ struct MeasuredPlan {
 /// less as it was over.
 template <class Measure>
 [[nodiscard]] MeasuredPlan measured_plan(const Profile& profile, Bytes budget,
-                                         const Measure& measure) {
+                                         const std::vector<Links>& tiers, const Measure& measure) {
   constexpr int kAttempts = 4;
   Bytes within = budget;
   Bytes least_measured;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (attempt > 0 && within < least_budget(profile)) break;
-    const Plan tried = refrain::plan(profile, within);
+    if (attempt > 0 && within < least_budget(profile, tiers)) break;
+    const Plan tried = refrain::plan(profile, within, tiers);
     const Bytes measured = measure(tried);
     if (measured <= budget) return {Plan(profile, tried.stages(), budget, tried.tiers()), measured};
     if (attempt == 0 || measured < least_measured) least_measured = measured;
@@ -60,18 +65,30 @@ template <class Measure>
   }
   throw BudgetError(
       fmt::format("no plan was measured within {}: the leanest took {}.", budget, least_measured),
-      fmt::format("predicted was that {} are enough.", least_budget(profile)),
+      fmt::format("predicted was that {} are enough.", least_budget(profile, tiers)),
       "likely cause: another thread takes memory, or the step is not the one that was profiled.");
+}
+
+/// What is on its way counts as the plan has it.
+[[nodiscard]] inline std::vector<AnyTier> tiers_for(const Plan& plan, std::vector<AnyTier> tiers) {
+  for (std::size_t i = 0; i < std::min(tiers.size(), plan.tiers().size()); ++i)
+    tiers[i] = tiers[i].with_on_the_way(plan.tiers()[i].in_flight);
+  return tiers;
 }
 
 template <class Layers, class... Inputs>
 [[nodiscard]] auto fit_chain(const ProfileOptions& options, const Layers& layers, Bytes budget,
                              const Inputs&... inputs) {
   const auto apply = [&](const Plan& plan) {
-    return checkpoint(layers, policy::AnyPolicy(plan), options.checkpoint());
+    auto how = options.checkpoint();
+    if (!options.tiers().empty()) how.tiers(tiers_for(plan, options.tiers()));
+    return checkpoint(layers, policy::AnyPolicy(plan), std::move(how));
   };
   const Profile profile = refrain::profile(options, layers, inputs...);
-  const MeasuredPlan fitted = measured_plan(profile, budget, [&](const Plan& plan) {
+  std::vector<Links> tiers;
+  for (const AnyTier& tier : options.tiers())
+    tiers.push_back(measure_links(tier, c10::Device(profile.device)));
+  const MeasuredPlan fitted = measured_plan(profile, budget, tiers, [&](const Plan& plan) {
     auto chain = apply(plan);
     return measured_peak(options, c10::Device(profile.device),
                          [&] { return HeldValue(chain(inputs...)); });
@@ -87,6 +104,9 @@ template <class Layers, class... Inputs>
 ///     auto fitted = refrain::fit(layers, 6_GiB, x);
 ///     fmt::print("{}\n", fitted.plan());
 ///     loss(fitted(x)).backward();
+///
+/// `ProfileOptions().tiers({tier::host()})` offers tiers: their links are measured, and what waits
+/// for backward may be moved there as well as replayed.
 ///
 /// The budget is for all that lives on the device: parameters, optimizer state and data too. Say
 /// with `ProfileOptions` what the loss is, see there. A step leaves nothing behind: gradients,

@@ -32,8 +32,6 @@ struct Links {
   Bytes capacity = Bytes(std::numeric_limits<std::int64_t>::max());  ///< Of the tier.
   /// What may be on its way out before the computing waits, always at least what moved last.
   Bytes in_flight = kWindow;
-  /// What is fetched before it is asked for, always at least what is asked for next.
-  Bytes ahead = kWindow;
 
   [[nodiscard]] bool usable() const { return out > 0 && back > 0; }
   [[nodiscard]] double seconds_out(std::int64_t bytes) const {
@@ -61,14 +59,13 @@ inline void check(const Links& links) {
   constexpr double kMost = 1e15;  // bytes per second, and far from overflow as an integer
   const auto amount = [](double value) { return value >= 0 && value <= kMost; };
   const bool good = amount(links.out) && amount(links.back) && amount(links.latency) &&
-                    links.capacity >= Bytes() && links.in_flight >= Bytes() &&
-                    links.ahead >= Bytes();
+                    links.capacity >= Bytes() && links.in_flight >= Bytes();
   if (good) return;
   throw OptionError(
-      fmt::format("links to {}: {} bytes/s out, {} back and {} s a copy, or {} of capacity, {} in "
-                  "flight and {} ahead, cannot be.",
-                  links.tier, links.out, links.back, links.latency, links.capacity, links.in_flight,
-                  links.ahead),
+      fmt::format("links to {}: {} bytes/s out, {} back and {} s a copy, or {} of capacity and {} "
+                  "in flight, cannot be.",
+                  links.tier, links.out, links.back, links.latency, links.capacity,
+                  links.in_flight),
       fmt::format("none is negative, and rates are at most {:g}: 0 stands for no link.", kMost));
 }
 

@@ -101,6 +101,9 @@ class CheckpointOptions {
   CheckpointOptions& tier(AnyTier value, Bytes smallest = TierUse().smallest) {
     return set(tier_, TierUse{std::move(value), smallest});
   }
+  /// The tiers that a plan moves memory to, in its order: each of its pieces takes its own, or
+  /// none. Default: none.
+  CheckpointOptions& tiers(std::vector<AnyTier> value) { return set(tiers_, std::move(value)); }
   /// Default: `Saved::Replayed`. `Moved` needs a tier.
   CheckpointOptions& saved(Saved value) { return set(saved_, value); }
 
@@ -113,6 +116,7 @@ class CheckpointOptions {
   [[nodiscard]] const std::vector<at::Generator>& generators() const { return generators_; }
   [[nodiscard]] const std::vector<at::Tensor>& state() const { return state_; }
   [[nodiscard]] const TierUse& tier() const { return tier_; }
+  [[nodiscard]] const std::vector<AnyTier>& tiers() const { return tiers_; }
   [[nodiscard]] Saved saved() const { return saved_; }
   [[nodiscard]] policy::OpPolicy keep() const {
     return kept_operators_ ? kept_operators_->policy() : policy::OpPolicy();
@@ -137,6 +141,7 @@ class CheckpointOptions {
   EarlyStop early_stop_ = EarlyStop::Auto;
   Saved saved_ = Saved::Replayed;
   TierUse tier_;
+  std::vector<AnyTier> tiers_;
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
   std::shared_ptr<const detail::KeptOperators> kept_operators_;

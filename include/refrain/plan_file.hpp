@@ -43,7 +43,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
                                    measured_loss, signature)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Links, tier, out, back, latency, capacity, in_flight, ahead)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Links, tier, out, back, latency, capacity, in_flight)
 
 inline void to_json(nlohmann::json& json, const SegmentNode& node) {
   json = {{"range", node.range}, {"replayed", node.replayed}};

@@ -76,6 +76,11 @@ class ProfileOptions {
     checkpoint_ = std::move(value);
     return *this;
   }
+  /// Tiers that `fit` may move memory to, the one to be used first in front. Default: none.
+  ProfileOptions& tiers(std::vector<AnyTier> value) {
+    tiers_ = std::move(value);
+    return *this;
+  }
   /// Called after each stage. Default: a line on the terminal, if it takes longer than two seconds.
   ProfileOptions& progress(Progress value) {
     progress_ = std::move(value);
@@ -88,6 +93,7 @@ class ProfileOptions {
   [[nodiscard]] std::int64_t repeats() const { return repeats_; }
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] const CheckpointOptions& checkpoint() const { return checkpoint_; }
+  [[nodiscard]] const std::vector<AnyTier>& tiers() const { return tiers_; }
   [[nodiscard]] const Progress& progress() const { return progress_; }
 
  private:
@@ -101,6 +107,7 @@ class ProfileOptions {
   std::int64_t repeats_ = kRepeats;
   double seconds_ = kSeconds;
   CheckpointOptions checkpoint_;
+  std::vector<AnyTier> tiers_;
   Progress progress_;
 };
 

@@ -73,6 +73,15 @@ class AnyTier {
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     return held_ == nullptr ? nullptr : held_->take(contents);
   }
+  /// What may still be on its device although the tier has taken it, beside the newest: what the
+  /// tier's own `on_the_way()` says; 0 if it has none.
+  [[nodiscard]] Bytes on_the_way() const {
+    return held_ == nullptr ? Bytes() : held_->on_the_way();
+  }
+  /// The same tier with another such amount, if it can have one.
+  [[nodiscard]] AnyTier with_on_the_way(Bytes most) const {
+    return held_ == nullptr ? AnyTier() : held_->with_on_the_way(*this, most);
+  }
   [[nodiscard]] std::string describe() const {
     return held_ == nullptr ? "none" : held_->describe();
   }
@@ -81,6 +90,8 @@ class AnyTier {
   struct AnyHeld {
     virtual ~AnyHeld() = default;
     [[nodiscard]] virtual std::unique_ptr<TierItem> take(const at::Tensor& contents) const = 0;
+    [[nodiscard]] virtual Bytes on_the_way() const = 0;
+    [[nodiscard]] virtual AnyTier with_on_the_way(const AnyTier& self, Bytes most) const = 0;
     [[nodiscard]] virtual std::string describe() const = 0;
   };
   template <class Tier>
@@ -89,6 +100,14 @@ class AnyTier {
     explicit Held(Given&& given) : tier(std::forward<Given>(given)) {}
     [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const override {
       return tier.take(contents);
+    }
+    [[nodiscard]] Bytes on_the_way() const override {
+      if constexpr (requires { tier.on_the_way(); }) return tier.on_the_way();
+      return {};
+    }
+    [[nodiscard]] AnyTier with_on_the_way(const AnyTier& self, Bytes most) const override {
+      if constexpr (requires { tier.with_on_the_way(most); }) return tier.with_on_the_way(most);
+      return self;
     }
     [[nodiscard]] std::string describe() const override { return tier.describe(); }
     Tier tier;

@@ -36,7 +36,7 @@ using refrain::planner::Frontier;
 using refrain::planner::TieredFrontier;
 
 Links host(double rate, std::int64_t window = 20) {
-  return {.out = rate, .back = rate, .in_flight = Bytes(window), .ahead = Bytes(window)};
+  return {.out = rate, .back = rate, .in_flight = Bytes(window)};
 }
 
 double seconds_within(const std::vector<Frontier::Point>& points, std::int64_t budget) {
@@ -102,7 +102,7 @@ std::vector<Frontier::Point> best_of_all(const ChainCost& chain, const Links& gi
       for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].tier = bits >> i & 1U;
       for (const std::int64_t part : {1, 8, 0}) {
         Links links = given;
-        links.in_flight = links.ahead = part == 0 ? Bytes() : given.ahead / part;
+        links.in_flight = part == 0 ? Bytes() : given.in_flight / part;
         const auto cost = refrain::simulate({chain.size(), nodes}, chain, {links});
         all.push_back({cost.peak, cost.seconds});
       }

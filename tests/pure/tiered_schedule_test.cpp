@@ -26,7 +26,7 @@ using refrain::simulate;
 using refrain::TieredCost;
 
 Links host(double rate, std::int64_t window = 0) {
-  return {.out = rate, .back = rate, .in_flight = Bytes(window), .ahead = Bytes(window)};
+  return {.out = rate, .back = rate, .in_flight = Bytes(window)};
 }
 
 /// Of `chain`, any plan with any of its pieces moved.

@@ -22,7 +22,6 @@ namespace refrain::detail {
 /// A spill file and those who write it and read it, one thread each.
 struct DiskStore {
   SpillFile file;
-  const std::int64_t most_on_the_way;
   std::mutex mutex;
   std::condition_variable less_on_the_way;
   std::int64_t on_the_way = 0;
@@ -30,13 +29,12 @@ struct DiskStore {
   CopyWorker writer;          // last: they end first
   CopyWorker reader;
 
-  DiskStore(std::string folder, Bytes cap, Bytes on_the_way_at_most)
-      : file(std::move(folder), cap), most_on_the_way(on_the_way_at_most.count()) {}
+  DiskStore(std::string folder, Bytes cap) : file(std::move(folder), cap) {}
 
-  /// Waits until there is room for more on the way.
-  void begin_writing(std::int64_t count) {
+  /// Waits until no more than `most` bytes are on the way.
+  void begin_writing(std::int64_t count, Bytes most) {
     std::unique_lock<std::mutex> lock(mutex);
-    less_on_the_way.wait(lock, [this] { return on_the_way <= most_on_the_way; });
+    less_on_the_way.wait(lock, [&] { return on_the_way <= most.count(); });
     if (failed) std::rethrow_exception(std::exchange(failed, nullptr));
     on_the_way += count;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
 #include <refrain/detail/memory_view.hpp>
 #include <refrain/detail/side_streams.hpp>
 #include <refrain/tier.hpp>
@@ -51,19 +52,19 @@ class OnTheWayOut {
     }
   };
 
-  /// `most`: bytes that may be on their way, beside the newest.
-  explicit OnTheWayOut(std::int64_t most) : most_(most) {}
+  OnTheWayOut() = default;
   OnTheWayOut(const OnTheWayOut&) = delete;
   OnTheWayOut& operator=(const OnTheWayOut&) = delete;
   ~OnTheWayOut() {
     while (!all_.empty()) let_go_of_first(/*arrived=*/all_.front()->arrived->query());
   }
 
-  /// Copies `source` to `room` on the side stream of its device.
-  std::shared_ptr<One> send(const at::Tensor& source, const HostRoom& room) {
+  /// Copies `source` to `room` on the side stream of its device. At most `most` bytes are on their
+  /// way then, beside it.
+  std::shared_ptr<One> send(const at::Tensor& source, const HostRoom& room, Bytes most) {
     const std::lock_guard<std::mutex> lock(mutex_);
     while (!all_.empty() && all_.front()->arrived->query()) let_go_of_first(/*arrived=*/true);
-    while (!all_.empty() && bytes_ > most_) let_go_of_first(/*arrived=*/false);
+    while (!all_.empty() && bytes_ > most.count()) let_go_of_first(/*arrived=*/false);
     const c10::Stream& out = SideStreams::of(source.device()).out;
     auto one = std::make_shared<One>(source, current_stream(source.device()));
     event_on(one->stream)->block(out);  // filled
@@ -90,7 +91,6 @@ class OnTheWayOut {
   }
 
   std::mutex mutex_;
-  std::int64_t most_;
   std::int64_t bytes_ = 0;
   std::deque<std::shared_ptr<One>> all_;
 };
@@ -99,12 +99,13 @@ class OnTheWayOut {
 /// device, ordered by events; the thread never waits.
 class HostItem final : public TierItem {
  public:
-  HostItem(const at::Tensor& contents, HostRoom room, OnTheWayOut& out, GiveBack give_back)
+  HostItem(const at::Tensor& contents, HostRoom room, OnTheWayOut& out, Bytes on_the_way,
+           GiveBack give_back)
       : dtype_(contents.dtype()),
         device_(contents.device()),
         room_(std::move(room)),
         give_back_(std::move(give_back)),
-        out_(out.send(as_bytes(contents), room_)) {}
+        out_(out.send(as_bytes(contents), room_, on_the_way)) {}
 
   ~HostItem() override {
     // Memory that nobody asked for is about to be used again by the stream it belongs to.

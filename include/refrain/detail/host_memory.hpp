@@ -87,8 +87,6 @@ class HostMemory {
 struct HostStore {
   HostMemory memory{/*pinned=*/true};
   OnTheWayOut out;
-
-  explicit HostStore(std::int64_t most_on_the_way) : out(most_on_the_way) {}
 };
 
 }  // namespace refrain::detail

@@ -56,12 +56,12 @@ class MoveLine {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       std::int64_t bytes = 0;
-      for (std::size_t i = std::min(memory.place, moved_.size());
-           i-- > 0 && bytes < memory.bytes();) {
-        if (auto alive = moved_[i].lock()) {
-          bytes += alive->bytes();
-          next.push_back(std::move(alive));
-        }
+      for (std::size_t i = std::min(memory.place, moved_.size()); i-- > 0;) {
+        auto alive = moved_[i].lock();
+        if (alive == nullptr) continue;
+        bytes += alive->bytes();
+        if (!next.empty() && bytes > memory.bytes()) break;
+        next.push_back(std::move(alive));
       }
     }
     for (const auto& one : next) one->fetch();

@@ -98,7 +98,7 @@ class Mover {
     } else {
       back += bring_next(line, computed);
     }
-    while (!line.away.empty() && may_fetch(line, *line.away.back())) {
+    while (!line.away.empty() && may_fetch(line, *line.away.back(), item)) {
       Item& older = *line.away.back();
       older.ahead = true;
       line.bytes_ahead += older.bytes;
@@ -160,8 +160,9 @@ class Mover {
     return oldest.left ? oldest.bytes : 0;
   }
 
-  static bool may_fetch(const Line& line, const Item& item) {
-    return line.bytes_ahead == 0 || line.bytes_ahead + item.bytes <= line.links.ahead.count();
+  /// As much again as is asked for now, and at least one.
+  static bool may_fetch(const Line& line, const Item& item, const Item& asked) {
+    return line.bytes_ahead == 0 || line.bytes_ahead + item.bytes <= asked.bytes;
   }
 
   std::int64_t bring_next(Line& line, double computed) {

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <refrain/detail/first_call.hpp>
+#include <refrain/detail/move_line.hpp>
 #include <refrain/detail/region.hpp>
+#include <refrain/error.hpp>
+#include <refrain/options.hpp>
 #include <refrain/segment.hpp>
+#include <refrain/tier.hpp>
 
 #include <fmt/format.h>
 
@@ -18,6 +22,26 @@
 
 namespace refrain::detail {
 
+/// What one piece of a cut chain asks for: a plan names its tier.
+[[nodiscard]] inline CheckpointOptions options_for(const SegmentNode& node,
+                                                   CheckpointOptions options) {
+  const auto count = static_cast<std::int64_t>(options.tiers().size());
+  if (node.tier > count) {
+    throw PlanError(fmt::format("a plan moves what {} keeps to tier {}, of {} that are given.",
+                                to_string(node.range), node.tier, count),
+                    "give it all of them, in the order they were planned in: "
+                    "CheckpointOptions().tiers({...}).");
+  }
+  if (count > 0) {
+    const Bytes smallest = options.tier().smallest;
+    options.tier(
+        node.tier == 0 ? AnyTier() : options.tiers()[static_cast<std::size_t>(node.tier - 1)],
+        smallest);
+  }
+  if (!node.replayed) options.saved(Saved::Moved);
+  return options;
+}
+
 /// One piece of a cut chain, ready to be called.
 struct SegmentRegion {
   Segment range;
@@ -27,9 +51,9 @@ struct SegmentRegion {
 
   SegmentRegion(const SegmentNode& node, const std::string& chain, const CheckpointOptions& options)
       : range(node.range) {
-    if (node.replayed) {
+    if (node.replayed || node.tier != 0) {
       settings = std::make_shared<RegionSettings>(
-          RegionSettings{options, fmt::format("{}{}", chain, node.range)});
+          RegionSettings{options_for(node, options), fmt::format("{}{}", chain, node.range)});
     }
     for (const SegmentNode& child : node.inside) inside.emplace_back(child, chain, options);
   }
@@ -40,7 +64,18 @@ using SegmentRegions = std::deque<SegmentRegion>;
 [[nodiscard]] inline std::shared_ptr<SegmentRegions> make_regions(
     const Segmentation& cut, const std::string& chain, const CheckpointOptions& options) {
   auto regions = std::make_shared<SegmentRegions>();
-  for (const SegmentNode& node : cut) regions->emplace_back(node, chain, options);
+  for (const SegmentNode& node : cut) {
+    if (node.replayed || node.tier == 0) {
+      regions->emplace_back(node, chain, options);
+      continue;
+    }
+    // Each stage by itself: what it saves is moved when the next one begins.
+    for (std::int64_t i = node.range.begin; i < node.range.end; ++i) {
+      SegmentNode stage = node;
+      stage.range = {i, i + 1};
+      regions->emplace_back(stage, chain, options);
+    }
+  }
   return regions;
 }
 
@@ -59,8 +94,12 @@ class SegmentRunner {
   template <class... Extras>
   static Value run(const Chain& chain, SegmentRegions& regions, Value value,
                    const Extras&... extras) {
-    for (SegmentRegion& region : regions)
+    bool moves = false;
+    for (SegmentRegion& region : regions) {
       value = run_one(chain, region, std::move(value), extras...);
+      moves = moves || (region.settings != nullptr && region.settings->options.tier());
+      if (moves && regions_are_on()) MoveLine::current()->move_what_waits();
+    }
     return value;
   }
 

@@ -91,10 +91,7 @@ class TierJudge {
   static constexpr std::array<std::int64_t, 3> kWindowParts = {1, 8, 0};  // 0: one item at a time
 
   static std::vector<Links> narrowed(std::vector<Links> tiers, std::int64_t part) {
-    for (Links& links : tiers) {
-      links.in_flight = part == 0 ? Bytes() : links.in_flight / part;
-      links.ahead = part == 0 ? Bytes() : links.ahead / part;
-    }
+    for (Links& links : tiers) links.in_flight = part == 0 ? Bytes() : links.in_flight / part;
     return tiers;
   }
 

@@ -93,7 +93,7 @@ namespace refrain::tier {
 class Arena {
  public:
   explicit Arena(Bytes size, Bytes on_the_way)
-      : store_(std::make_shared<Store>(checked(size), on_the_way)) {}
+      : store_(std::make_shared<Store>(checked(size))), on_the_way_(on_the_way) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     const auto count = static_cast<std::int64_t>(contents.nbytes());
@@ -109,8 +109,14 @@ class Arena {
     };
     if (contents.is_cpu())
       return std::make_unique<Copied>(contents, std::move(room), std::move(give_back));
-    return std::make_unique<detail::HostItem>(contents, std::move(room), store_->out,
+    return std::make_unique<detail::HostItem>(contents, std::move(room), store_->out, on_the_way_,
                                               std::move(give_back));
+  }
+  [[nodiscard]] Bytes on_the_way() const { return on_the_way_; }
+  [[nodiscard]] Arena with_on_the_way(Bytes most) const {
+    Arena other = *this;
+    other.on_the_way_ = most;
+    return other;
   }
   [[nodiscard]] std::string describe() const {
     return fmt::format("arena({})", store_->block.size());
@@ -120,7 +126,7 @@ class Arena {
   struct Store {
     detail::ArenaBlock block;
     detail::OnTheWayOut out;
-    Store(Bytes size, Bytes on_the_way) : block(size), out(on_the_way.count()) {}
+    explicit Store(Bytes size) : block(size) {}
   };
 
   /// Of a tensor on the host.
@@ -150,6 +156,7 @@ class Arena {
   }
 
   std::shared_ptr<Store> store_;
+  Bytes on_the_way_;
 };
 
 static_assert(StorageTier<Arena>, "an arena is a storage tier");

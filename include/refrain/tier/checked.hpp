@@ -38,6 +38,12 @@ class Checked {
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), before, Bytes(contents.nbytes()), describe());
   }
+  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Checked with_on_the_way(Bytes most) const {
+    Checked other = *this;
+    other.upstream_ = upstream_.with_on_the_way(most);
+    return other;
+  }
   [[nodiscard]] std::string describe() const { return fmt::format("checked({})", upstream_); }
 
  private:

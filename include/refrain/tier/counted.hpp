@@ -44,6 +44,12 @@ class Counted {
     return std::make_unique<Item>(std::move(item), static_cast<std::int64_t>(contents.nbytes()),
                                   meter_);
   }
+  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Counted with_on_the_way(Bytes most) const {
+    Counted other = *this;
+    other.upstream_ = upstream_.with_on_the_way(most);
+    return other;
+  }
   [[nodiscard]] std::string describe() const { return fmt::format("counted({})", upstream_); }
 
   [[nodiscard]] Counts counts() const {

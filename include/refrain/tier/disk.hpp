@@ -47,18 +47,24 @@ struct DiskOptions {
 class Disk {
  public:
   explicit Disk(std::string folder, const DiskOptions& options = {})
-      : store_(std::make_shared<detail::DiskStore>(std::move(folder), options.cap,
-                                                   options.on_the_way)),
-        staged_(std::make_shared<detail::HostStore>(options.on_the_way.count())) {}
+      : store_(std::make_shared<detail::DiskStore>(std::move(folder), options.cap)),
+        staged_(std::make_shared<detail::HostStore>()),
+        on_the_way_(options.on_the_way) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
-    store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()));
+    store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()), on_the_way_);
     try {
-      return std::make_unique<Item>(contents, store_, staged_);
+      return std::make_unique<Item>(contents, store_, staged_, on_the_way_);
     } catch (...) {
       store_->end_writing(static_cast<std::int64_t>(contents.nbytes()), nullptr);
       throw;
     }
+  }
+  [[nodiscard]] Bytes on_the_way() const { return on_the_way_; }
+  [[nodiscard]] Disk with_on_the_way(Bytes most) const {
+    Disk other = *this;
+    other.on_the_way_ = most;
+    return other;
   }
   [[nodiscard]] std::string describe() const {
     return fmt::format("disk(\"{}\")", store_->file.folder());
@@ -72,9 +78,9 @@ class Disk {
   /// The host's copy of an accelerator's memory, until it is written.
   class Staged {
    public:
-    Staged(std::shared_ptr<detail::HostStore> store, const at::Tensor& bytes)
+    Staged(std::shared_ptr<detail::HostStore> store, const at::Tensor& bytes, Bytes on_the_way)
         : store_(std::move(store)), room_(store_->memory.take(bytes.numel())) {
-      arrives_ = store_->out.send(bytes, room_)->arrived;
+      arrives_ = store_->out.send(bytes, room_, on_the_way)->arrived;
     }
     Staged(const Staged&) = delete;
     Staged& operator=(const Staged&) = delete;
@@ -94,13 +100,13 @@ class Disk {
   class Item final : public TierItem {
    public:
     Item(const at::Tensor& contents, std::shared_ptr<detail::DiskStore> store,
-         const std::shared_ptr<detail::HostStore>& stage)
+         const std::shared_ptr<detail::HostStore>& stage, Bytes on_the_way)
         : dtype_(contents.dtype()), device_(contents.device()), store_(std::move(store)) {
       const at::Tensor bytes = detail::as_bytes(contents);
       if (device_.is_cpu()) {
         spilled_ = std::make_shared<detail::Spilled>(store_, bytes, nullptr);
       } else {
-        auto staged = std::make_shared<Staged>(stage, bytes);
+        auto staged = std::make_shared<Staged>(stage, bytes, on_the_way);
         arrives_ = staged->arrives();
         spilled_ = std::make_shared<detail::Spilled>(store_, staged->bytes(), staged);
       }
@@ -138,6 +144,7 @@ class Disk {
 
   std::shared_ptr<detail::DiskStore> store_;
   std::shared_ptr<detail::HostStore> staged_;
+  Bytes on_the_way_;
 };
 
 static_assert(StorageTier<Disk>, "a disk is a storage tier");

@@ -37,7 +37,7 @@ class Host {
   static constexpr Bytes kOnTheWay{std::int64_t{64} << 20};
 
   explicit Host(Bytes on_the_way = kOnTheWay)
-      : store_(std::make_shared<detail::HostStore>(on_the_way.count())) {}
+      : store_(std::make_shared<detail::HostStore>()), on_the_way_(on_the_way) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     if (contents.is_cpu()) return std::make_unique<Here>(contents);
@@ -52,8 +52,14 @@ class Host {
           "give it a limit and a tier beyond it: limited(host(), bytes, disk(folder)).");
     }
     return std::make_unique<detail::HostItem>(
-        contents, std::move(room), store_->out,
+        contents, std::move(room), store_->out, on_the_way_,
         [store = store_](detail::HostRoom back) { store->memory.give_back(std::move(back)); });
+  }
+  [[nodiscard]] Bytes on_the_way() const { return on_the_way_; }
+  [[nodiscard]] Host with_on_the_way(Bytes most) const {
+    Host other = *this;
+    other.on_the_way_ = most;
+    return other;
   }
   [[nodiscard]] std::string describe() const { return "host()"; }
 
@@ -69,6 +75,7 @@ class Host {
   };
 
   std::shared_ptr<detail::HostStore> store_;
+  Bytes on_the_way_;
 };
 
 static_assert(StorageTier<Host>, "the host is a storage tier");

@@ -46,6 +46,12 @@ class Limited {
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), std::move(share));
   }
+  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Limited with_on_the_way(Bytes most) const {
+    Limited other = *this;
+    other.upstream_ = upstream_.with_on_the_way(most);
+    return other;
+  }
   [[nodiscard]] std::string describe() const {
     return beyond_ ? fmt::format("limited({}, {}, {})", upstream_, limit_, beyond_)
                    : fmt::format("limited({}, {})", upstream_, limit_);

@@ -125,6 +125,12 @@ class Quantized {
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), code_, contents);
   }
+  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Quantized with_on_the_way(Bytes most) const {
+    Quantized other = *this;
+    other.upstream_ = upstream_.with_on_the_way(most);
+    return other;
+  }
   [[nodiscard]] std::string describe() const {
     return fmt::format("quantized({}, {})", upstream_, bits_);
   }

@@ -56,6 +56,12 @@ class Some {
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), std::move(held));
   }
+  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Some with_on_the_way(Bytes most) const {
+    Some other = *this;
+    other.upstream_ = upstream_.with_on_the_way(most);
+    return other;
+  }
   [[nodiscard]] std::string describe() const { return description_; }
 
  private:

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "support/messages.hpp"
+#include "support/seeded.hpp"
+#include "support/stacks.hpp"
+#include <refrain/fit.hpp>
+#include <refrain/measure_links.hpp>
+#include <refrain/memory.hpp>
+#include <refrain/record.hpp>
+#include <refrain/tier/arena.hpp>
+#include <refrain/tier/counted.hpp>
+#include <refrain/tier/disk.hpp>
+#include <refrain/tier/host.hpp>
+
+#include <torch/torch.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace {
+
+using refrain::AnyTier;
+using refrain::Bytes;
+using refrain::Profile;
+using refrain::ProfileOptions;
+using torch::Tensor;
+namespace tier = refrain::tier;
+
+class FitWithTiers : public support::Seeded {
+ protected:
+  /// All but what it took last has left memory.
+  static AnyTier disk() {
+    return tier::disk(std::filesystem::temp_directory_path().string(), {.on_the_way = Bytes(0)});
+  }
+
+  static ProfileOptions quick() {
+    return ProfileOptions().repeats(1).seconds(0).loss(
+        [](const Tensor& y) { return y.square().mean(); });
+  }
+  static std::vector<support::TransformerBlock> blocks() {
+    std::vector<support::TransformerBlock> layers;
+    for (int i = 0; i < 8; ++i) layers.emplace_back(32, 2, 0.1);
+    return layers;
+  }
+  static Tensor input() { return torch::randn({8, 64, 32}); }
+};
+
+TEST_F(FitWithTiers, MeasuresTheLinks) {
+  const auto links = refrain::measure_links(disk());
+  EXPECT_THAT(links.tier, testing::StartsWith("disk("));
+  EXPECT_GT(links.out, 1e7);
+  EXPECT_GT(links.back, 1e7);
+  EXPECT_GT(links.latency, 0);
+  EXPECT_FALSE(refrain::measure_links(tier::host()).usable()) << "on the host nothing is freed";
+  const auto disk =
+      tier::disk(std::filesystem::temp_directory_path().string(), {.on_the_way = Bytes(12345)});
+  EXPECT_EQ(refrain::measure_links(disk).in_flight, Bytes(12345));
+}
+
+TEST_F(FitWithTiers, KeepsItsWordAndIsNoSlowerThanReplaysAlone) {
+  auto layers = blocks();
+  const auto x = input();
+  const Profile profile = refrain::profile(quick(), layers, x);
+  const auto links = refrain::measure_links(disk());
+  const Bytes least = refrain::least_budget(profile, {links});
+  EXPECT_LE(least, refrain::least_budget(profile));
+  const Bytes plain = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
+  for (const double share : {0.0, 0.2, 0.5, 0.8}) {
+    const Bytes budget =
+        least +
+        Bytes(static_cast<std::int64_t>(share * static_cast<double>((plain - least).count())));
+    const auto waits = tier::counted(disk());
+    auto fitted = refrain::fit(quick().tiers({waits}), layers, budget, x);
+    EXPECT_LE(fitted.measured_peak(), budget) << share;
+    const double off = fitted.measured_peak() / fitted.plan().predicted_peak();
+    EXPECT_LE(off, 1) << share;
+    EXPECT_GT(off, 0.93) << share << ": " << fmt::format("{}", fitted.plan());
+    if (budget > refrain::least_budget(profile)) {
+      EXPECT_LE(fitted.plan().predicted_seconds(),
+                1.5 * refrain::plan(profile, budget).predicted_seconds())
+          << "another profile, of a busy machine";
+    }
+    if (share == 0.0) {
+      EXPECT_GT(waits.counts().moved, 0);
+      EXPECT_GT(fitted.plan().cost().moved.at(0), 0);
+    }
+    EXPECT_EQ(waits.counts().held, 0);
+  }
+}
+
+TEST_F(FitWithTiers, ChangesNothingButMemory) {
+  auto layers = blocks();
+  const auto x = input();
+  const Profile profile = refrain::profile(quick(), layers, x);
+  const Bytes least = refrain::least_budget(profile, {refrain::measure_links(disk())});
+  auto fitted = refrain::fit(quick().tiers({disk()}), layers, least + Bytes(100000), x);
+  const auto gradients = [&](auto&& run) {
+    torch::manual_seed(5);
+    for (auto& layer : layers) layer->zero_grad();
+    run().square().mean().backward();
+    std::vector<Tensor> all;
+    for (const auto& layer : layers) {
+      for (const auto& p : layer->parameters()) all.push_back(p.grad().clone());
+    }
+    return all;
+  };
+  const auto moved = gradients([&] { return fitted(x); });
+  const auto plain = gradients([&] {
+    Tensor h = x;
+    for (auto& layer : layers) h = layer(h);
+    return h;
+  });
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(torch::equal(moved[i], plain[i])) << i;
+}
+
+TEST_F(FitWithTiers, MovesAsManyBytesAsThePlanSays) {
+  auto layers = blocks();
+  const auto x = input();
+  const Profile profile = refrain::profile(quick(), layers, x);
+  const auto links = refrain::measure_links(disk());
+  const Bytes least = refrain::least_budget(profile, {links});
+  const auto plan = refrain::plan(profile, least, {links});
+  const auto waits = tier::counted(disk());
+  auto chain = refrain::checkpoint(layers, plan, refrain::CheckpointOptions().tiers({waits}));
+  const auto ledger = refrain::record([&] { chain(x).square().mean().backward(); });
+  Bytes moved;
+  for (const auto& total : refrain::move_totals(ledger)) moved += total.bytes;
+  EXPECT_EQ(moved, waits.counts().bytes_moved);
+  EXPECT_NEAR(moved / Bytes(plan.cost().moved.at(0)), 1, 0.02);
+}
+
+TEST_F(FitWithTiers, APlanWantsItsTiers) {
+  auto layers = blocks();
+  const auto x = input();
+  const Profile profile = refrain::profile(quick(), layers, x);
+  const auto links = refrain::measure_links(disk());
+  const auto plan = refrain::plan(profile, refrain::least_budget(profile, {links}), {links});
+  support::expect_says<refrain::PlanError>(
+      {"to tier 1, of 0 that are given", "CheckpointOptions().tiers"},
+      [&] { refrain::checkpoint(layers, plan)(x); });
+}
+
+}  // namespace
