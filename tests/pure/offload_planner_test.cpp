@@ -154,7 +154,7 @@ TEST(TieredFrontier, MoreBandwidthIsRarelyWorse) {
   int budgets = 0;
   int worse = 0;
   for (int round = 0; round < 30; ++round) {
-    const ChainCost chain = support::random_chain(random, 8);
+    const ChainCost chain = support::random_chain(random, 6);
     auto slower = TieredFrontier(chain, {host(0.5)}).points();
     for (const double rate : {1, 2, 4, 8}) {
       const auto faster = TieredFrontier(chain, {host(rate)}).points();
@@ -220,7 +220,7 @@ TEST(TieredFrontier, GoesOnToDiskWhereTheHostIsFull) {
 }
 
 TEST(TieredFrontier, OfALongChainIsFoundToo) {
-  const ChainCost chain = blocks(200);
+  const ChainCost chain = blocks(130);
   const auto without = Frontier(chain).points();
   const auto with = TieredFrontier(chain, {host(2)}).points();
   for (const auto& point : without) ASSERT_LE(seconds_within(with, point.peak), point.seconds);
