@@ -9,6 +9,7 @@
 #include <refrain/version.hpp>
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/util/Exception.h>
 #include <torch/cuda.h>
 #include <torch/version.h>
 
@@ -92,6 +93,8 @@ Outcome outcome_of(const Check& check, const Where& where) {
     if (!where.on_gpu() && outcome.kind == Outcome::Kind::Missed)
       outcome.kind = Outcome::Kind::Passed;
     return outcome;
+  } catch (const c10::Error& error) {
+    return failed(error.what_without_backtrace());
   } catch (const std::exception& error) {
     return failed(error.what());
   }
