@@ -55,9 +55,9 @@ void add_random_and_autocast(Checks& checks);
 void add_kernels(Checks& checks);
 void add_threads_and_streams(Checks& checks);
 void add_offload(Checks& checks);
-void add_graph_capture(Checks& checks);
 void add_memory(Checks& checks);
 void add_speed(Checks& checks);
+void add_graph_capture(Checks& checks);
 
 inline Checks all_checks() {
   Checks checks;
@@ -65,10 +65,10 @@ inline Checks all_checks() {
   add_random_and_autocast(checks);
   add_kernels(checks);
   add_threads_and_streams(checks);
-  add_graph_capture(checks);
   add_offload(checks);
   add_memory(checks);
   add_speed(checks);
+  add_graph_capture(checks);  // last: a capture that went wrong could spoil what follows
   return checks;
 }
 

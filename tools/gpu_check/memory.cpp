@@ -18,6 +18,7 @@ using refrain::Bytes;
 
 Outcome counts_bytes(const Where& where) {
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  if (where.on_gpu()) at::accelerator::emptyCache();  // a block at hand may be a little larger
   const auto before = refrain::memory(where.device).live;
   refrain::reset_peak(where.device);
   {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace gpu_check {
@@ -125,6 +126,14 @@ class Autocast {
 
 [[nodiscard]] inline std::int64_t live(const Where& where) {
   return refrain::memory(where.device).live.count();
+}
+
+/// The same when nothing goes on any more: the device's thread may hold the last of a backward pass
+/// for a moment after that has returned.
+[[nodiscard]] inline std::int64_t settled_live(const Where& where) {
+  synchronize(where);
+  if (where.on_gpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return live(where);
 }
 
 /// The most bytes that lived during `work`, beyond those before it.
