@@ -71,9 +71,12 @@ class Frame {
   void first_run(Footprint& footprint, HookMaker* hooks, const CallRecord::Place* inside,
                  c10::function_ref<void()> call) {
     const CallRecord::PlaceScope recorded(inside);
+    // Before anything moves: it may refuse the call.
+    const EntryRandomState random = unless_capturing("run", name(), [this] {
+      return EntryRandomState(options().rng() == Rng::Preserve, options().generators());
+    });
     if (options().tier()) MoveLine::current()->move_what_waits();
     if (record_ != nullptr) record_->first_run_begins(options().generators());
-    const EntryRandomState random(options().rng() == Rng::Preserve, options().generators());
     running_ = &footprint;
     running_random_ = &random;
     try {
@@ -118,7 +121,8 @@ class Frame {
       for_each_read([&](const at::Tensor& tensor) { outside_graph.guard(tensor); });
       const ReplayMark replaying;
       const HooksEnabledScope hooks_enabled;
-      const Surroundings::Scope surroundings(surroundings_);
+      const Surroundings::Scope surroundings =
+          unless_capturing("replay", name(), [this] { return Surroundings::Scope(surroundings_); });
       const HookScope hooked(hooks);
       const KeepScope keeping(kept_, nullptr, name(), options());
       const CallRecord::PlaceScope recorded_inside(inside);

@@ -49,7 +49,7 @@ class MovedTensor {
     if (!tensor.defined() || tensor.is_inference() || tensor.numel() == 0) return false;
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (typeid(impl) != typeid(c10::TensorImpl) || !tensor.has_storage() ||
-        tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.has_names() ||
+        tensor.layout() != at::kStrided || tensor.is_quantized() || has_names(tensor) ||
         impl.has_symbolic_sizes_strides() || tensor.is_meta())
       return false;
     if (static_cast<std::int64_t>(tensor.storage().nbytes()) < use.smallest.count()) return false;
@@ -71,6 +71,15 @@ class MovedTensor {
  private:
   [[nodiscard]] static bool is_leaf_with_gradient(const at::TensorBase& tensor) {
     return tensor.requires_grad() && tensor.is_leaf();
+  }
+
+  /// False in a LibTorch that no longer knows names.
+  template <class Tensor>
+  [[nodiscard]] static bool has_names(const Tensor& tensor) {
+    if constexpr (requires { tensor.has_names(); })
+      return tensor.has_names();
+    else
+      return false;
   }
 
   /// From its first element to its last.

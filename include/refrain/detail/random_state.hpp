@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/ops/equal.h>
+#include <c10/util/Exception.h>
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -113,5 +119,24 @@ class RandomState {
   at::Generator generator_;
   State state_;
 };
+
+/// What `ask` gives, which asks generators where they stand before `region` does as `verb` says. A
+/// CUDA generator does not tell while a graph is captured: what a launch of the graph draws is
+/// decided later.
+template <class Ask>
+[[nodiscard]] auto unless_capturing(std::string_view verb, std::string_view region,
+                                    const Ask& ask) {
+  try {
+    return ask();
+  } catch (const c10::Error& error) {
+    if (error.msg().find("graph capture") == std::string::npos) throw;
+    throw Error(fmt::format("cannot {} `{}` while a CUDA graph is captured: its random numbers "
+                            "could not be drawn again.",
+                            verb, region),
+                "likely cause: the step is inside capture_begin() and capture_end().",
+                "capture what is outside the region; or, if it draws no random numbers, give it "
+                "Rng::Ignore.");
+  }
+}
 
 }  // namespace refrain::detail

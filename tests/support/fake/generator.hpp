@@ -19,6 +19,8 @@ class Generator final : public c10::GeneratorImpl {
   explicit Generator(c10::DeviceIndex index)
       : GeneratorImpl(fake_device(index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
+  bool capturing = false;  ///< As if a graph were captured on the device.
+
   double next() {
     auto x = seed_ * 0x9E3779B97F4A7C15ULL + 4 * ++offset_;
     for (int round = 0; round < 3; ++round) x = (x ^ (x >> 31)) * 0xBF58476D1CE4E5B9ULL;
@@ -35,6 +37,8 @@ class Generator final : public c10::GeneratorImpl {
     offset_ = words[1];
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    // LibTorch's words on CUDA.
+    TORCH_CHECK(!capturing, "Cannot call CUDAGeneratorImpl::get_offset during CUDA graph capture.");
     auto state = at::empty({16}, at::kByte);
     const std::uint64_t words[] = {seed_, offset_};
     std::memcpy(state.data_ptr(), words, sizeof words);
