@@ -223,6 +223,51 @@ TEST_P(TierOnAccelerator, ARoomIsNotUsedAgainWhileItIsStillRead) {
   EXPECT_TRUE(torch::equal(back.cpu(), expected));
 }
 
+TEST_P(TierOnAccelerator, ReadersOnSeveralStreamsAllWaitForTheReturn) {
+  const c10::impl::VirtualGuardImpl guard(support::kFake);
+  const auto side = guard.getStreamFromGlobalPool(fake_device(0));
+  const auto main = refrain::detail::current_stream(fake_device(0));
+  const auto moved = refrain::offload(
+      [&](const Tensor& x, const Tensor& w) {
+        const Tensor a = x.mm(w).tanh();
+        const Tensor b = a * 1;  // saved by nothing but what follows
+        Tensor c;
+        refrain::detail::event_on(main)->block(side);
+        {
+          const c10::StreamGuard other(side);
+          c = b.cos();
+        }
+        const Tensor d = b.sin();
+        refrain::detail::event_on(side)->block(main);
+        guard.recordDataPtrOnStream(b.storage().data_ptr(), side);
+        guard.recordDataPtrOnStream(c.storage().data_ptr(), main);
+        return c * d;
+      },
+      tier::host(/*on_the_way=*/Bytes(0)));
+  for (int i = 0; i < 30 && !HasFailure(); ++i) expect_same([&] { return train(moved); });
+}
+
+TEST_P(TierOnAccelerator, AHostTensorWaitsForACopyThatStillUsesItsRoom) {
+  const AnyTier waits = tier::arena(Bytes(kRow + 64), /*on_the_way=*/Bytes(0));
+  const auto expected = torch::randn({kSide * kSide});
+  auto item = waits.take(expected.to(fake_device(0)));
+  refrain::detail::current_stream(fake_device(0)).synchronize();
+  at::accelerator::synchronizeDevice(0);
+  static_cast<void>(waits.take(torch::zeros({16}).to(fake_device(0))));  // the first has left now
+  Tensor back;
+  std::thread releases;
+  {
+    const fake::Held late(refrain::detail::SideStreams::of(fake_device(0)).back);
+    back = item->get();
+    item.reset();
+    // It waits for the copy back, so another thread lets that go on.
+    releases = std::thread([&] { const auto host = waits.take(torch::zeros({kSide * kSide})); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for a copy to do harm
+  }
+  releases.join();
+  EXPECT_TRUE(torch::equal(back.cpu(), expected));
+}
+
 /// A tier whose returns are not ordered behind their copies.
 class Forgetful {
  public:

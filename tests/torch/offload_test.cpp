@@ -13,6 +13,8 @@
 #include <refrain/record.hpp>
 #include <refrain/tier/arena.hpp>
 #include <refrain/tier/counted.hpp>
+#include <refrain/tier/host.hpp>
+#include <refrain/tier/quantized.hpp>
 #include <refrain/verify.hpp>
 
 #include <torch/torch.h>
@@ -197,6 +199,66 @@ TEST(Offload, WhatWasChangedInPlaceSinceIsAnErrorAsInPlainAutograd) {
   const auto message = message_of<refrain::DivergenceError>([&] { y.sum().backward(); });
   EXPECT_THAT(message, HasSubstr("was changed in place since the forward"));
   EXPECT_THAT(message, HasSubstr("float32[64, 64]"));
+}
+
+TEST(Offload, AChangeOfWhatCameBackIsFoundToo) {
+  struct ChangesWhatItSaved : torch::autograd::Function<ChangesWhatItSaved> {
+    static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+      context->save_for_backward({x});
+      return x * 2;
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   torch::autograd::variable_list gradients) {
+      context->get_saved_variables()[0].mul_(0);
+      return {gradients[0] * 2};
+    }
+  };
+  const auto step = [](auto&& wrap) {
+    const auto x = matrix().requires_grad_();
+    auto layer = wrap([](const Tensor& t) {
+      const Tensor h = t * 1;
+      const Tensor a = h.sin();  // its backward comes after the other's
+      return a.sum() + ChangesWhatItSaved::apply(h).sum();
+    });
+    auto y = layer(x);
+    y.backward();
+    return x.grad();
+  };
+  EXPECT_ANY_THROW(step([](auto f) { return f; })) << "plain autograd finds it";
+  EXPECT_ANY_THROW(step([](auto f) { return refrain::offload(f, AnyTier(arena())); }));
+}
+
+TEST(Offload, TwoTiersForOneMemoryLeaveItWhereItIs) {
+  const AnyTier lossy = tier::quantized(tier::host(), 4);
+  const auto exact = arena();
+  const auto w = matrix().requires_grad_();
+  auto first = refrain::offload([](const Tensor& x) { return x.tanh(); }, lossy);
+  auto second = refrain::offload([&w](const Tensor& x) { return x.mm(w); }, AnyTier(exact));
+  const auto gradient = [&](auto&& a, auto&& b) {
+    torch::manual_seed(8);
+    Tensor h = a(matrix().requires_grad_() * 2);
+    h = b(h);
+    second(matrix());
+    h.sum().backward();
+    return std::exchange(w.mutable_grad(), {});
+  };
+  const auto moved = gradient(first, second);
+  const refrain::PlainScope plain;
+  EXPECT_TRUE(torch::equal(moved, gradient(first, second)));
+}
+
+TEST(Offload, WhatIsAlwaysInFlightDoesNotPileUp) {
+  const auto waits = arena();
+  auto layer =
+      refrain::offload([](const Tensor& x) { return x.sin().exp().tanh(); }, AnyTier(waits));
+  const auto x = matrix().requires_grad_();
+  Tensor before = layer(x * 2).sum();
+  for (int i = 0; i < 300; ++i) {
+    Tensor now = layer(x * 2).sum();
+    before.backward();
+    before = now;
+    EXPECT_LE(waits.counts().held, 8);
+  }
 }
 
 TEST(Offload, WithoutATierSaysSo) {

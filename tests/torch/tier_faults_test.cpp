@@ -179,7 +179,7 @@ TEST(TierFault, AReadThatFailsIsToldAndEndsNothing) {
   ASSERT_GE(file, 0);
   ASSERT_EQ(::ftruncate(file, 0), 0);
   ::close(file);
-  expect_says<TierError>({"could not read", "the file ends before", "`a function` saved"},
+  expect_says<TierError>({"could not read", "it went on for 0 bytes only", "`a function` saved"},
                          [&] { y.sum().backward(); });
   expect_trains(waits);
 }
@@ -283,7 +283,65 @@ TEST(TierFault, AFailureInARegionThatReplaysIsToldByTheNextOne) {
   EXPECT_TRUE(torch::equal(x.grad(), leaf.grad()));
 }
 
+/// Throws what is no exception, or gives back too little.
+class Odd {
+ public:
+  enum class Way { ThrowsANumber, GivesTooLittle };
+  explicit Odd(Way way) : way_(way) {}
+  std::unique_ptr<refrain::TierItem> take(const Tensor& contents) const {
+    if (way_ == Way::ThrowsANumber) throw 42;
+    return std::make_unique<Item>(contents.clone());
+  }
+  static std::string describe() { return "odd"; }
+
+ private:
+  struct Item final : refrain::TierItem {
+    Tensor contents;
+    explicit Item(Tensor what) : contents(std::move(what)) {}
+    Tensor get() override { return contents.narrow(0, 0, contents.numel() / 2); }
+  };
+  Way way_;
+};
+
+TEST(TierFault, AUsersTierThatDoesAnythingElseIsToldToo) {
+  expect_says<TierError>({"`a function`", "odd"},
+                         [] { gradient_of_a_chain(AnyTier(Odd(Odd::Way::GivesTooLittle))); });
+  expect_says<TierError>({"odd threw something that is not a std::exception"},
+                         [] { gradient_of_a_chain(AnyTier(Odd(Odd::Way::ThrowsANumber))); });
+}
+
+TEST(TierFault, MemoryThatWasResizedStays) {
+  auto block = refrain::offload([](const Tensor& t) { return t.sin().sum(); },
+                                AnyTier(tier::arena(Bytes(1 << 20))));
+  Tensor x = torch::randn({64, 64}).requires_grad_() * 2;
+  const auto y = block(x);
+  x.storage().unsafeGetStorageImpl()->set_nbytes(0);
+  x.reset();
+  block(torch::randn({64, 64}).requires_grad_());  // looks at what waits
+}
+
+TEST(TierFault, AFailedFetchAheadIsNobodysUntilItIsAskedFor) {
+  struct Item final : refrain::TierItem {
+    Tensor contents;
+    explicit Item(Tensor what) : contents(std::move(what)) {}
+    void fetch() override { throw std::runtime_error("not now"); }
+    Tensor get() override { return contents; }
+  };
+  struct Hasty {
+    static std::unique_ptr<refrain::TierItem> take(const Tensor& contents) {
+      return std::make_unique<Item>(contents.clone());
+    }
+    static std::string describe() { return "hasty"; }
+  };
+  expect_trains(AnyTier(Hasty()));
+}
+
 TEST(TierOption, ThatMeansNothingIsRefused) {
+  expect_says<refrain::OptionError>({"-1 B on the way"},
+                                    [] { static_cast<void>(tier::host(Bytes(-1))); });
+  expect_says<refrain::OptionError>({"-1 B on the way"}, [] {
+    static_cast<void>(tier::disk("/tmp", {.on_the_way = Bytes(-1)}));
+  });
   expect_says<refrain::OptionError>({"8 or 4 bits"},
                                     [] { static_cast<void>(tier::quantized(tier::host(), 5)); });
   expect_says<refrain::OptionError>({"between 0 and 1"},
@@ -326,6 +384,11 @@ TEST(QuantizedTier, StaysWithinItsBound) {
 }
 
 TEST(QuantizedTier, LeavesWhatItCannotHoldAsItIs) {
+  for (const float extreme : {std::numeric_limits<float>::max(), 1.8e-43F}) {
+    const AnyTier eight = tier::quantized(tier::arena(Bytes(1 << 20)), 8);
+    const auto x = torch::full({130}, extreme);
+    EXPECT_TRUE(torch::equal(eight.take(x.clone())->get(), x)) << extreme;
+  }
   const AnyTier waits = tier::quantized(tier::arena(Bytes(1 << 24)), 8);
   const auto infinite = torch::tensor({1.0F, std::numeric_limits<float>::infinity()}).repeat({999});
   EXPECT_TRUE(torch::equal(waits.take(infinite.clone())->get(), infinite));

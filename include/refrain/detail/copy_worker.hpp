@@ -32,8 +32,8 @@ class CopyWorker {
 
   void add(std::function<void()> work) {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->waiting.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(*state); });
+    state_->waiting.push_back(std::move(work));
     state_->comes.notify_one();
   }
 

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -61,11 +62,13 @@ class Spilled {
   Spilled& operator=(const Spilled&) = delete;
   ~Spilled() { store_->file.give_back(place_, count_); }
 
-  /// On the writer's thread. What cannot be written stays where it is.
-  void write() {
+  /// On the writer's thread, once `filled`, if it is not null, has come. What cannot be written
+  /// stays where it is.
+  void write(const c10::Event* filled) {
     std::exception_ptr error;
     if (at::Tensor bytes = still_there(); bytes.defined()) {
       try {
+        if (filled != nullptr) filled->synchronize();
         store_->file.write(place_, bytes.const_data_ptr(), count_);
         bytes.reset();
         let_go();
@@ -118,13 +121,14 @@ class Spilled {
     return true;
   }
 
-  /// Waits for what is being read; what is still in memory comes at once. Not defined if it is
-  /// neither.
-  [[nodiscard]] at::Tensor get() {
+  /// With what it lies in. Waits for what is being read; what is still in memory comes at once. Not
+  /// defined if it is neither.
+  [[nodiscard]] std::pair<at::Tensor, std::shared_ptr<void>> get() {
     std::unique_lock<std::mutex> lock(mutex_);
     came_.wait(lock, [this] { return !coming_; });
     if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
-    return back_.defined() ? std::exchange(back_, {}) : bytes_;
+    if (back_.defined()) return {std::exchange(back_, {}), nullptr};
+    return {bytes_, keeps_};
   }
 
  private:

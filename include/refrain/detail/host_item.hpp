@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -42,8 +43,18 @@ class OnTheWayOut {
     at::Tensor source;   ///< Until it is let go.
     c10::Stream stream;  ///< The one that its memory belongs to.
     std::shared_ptr<c10::Event> arrived;
+    std::int64_t bytes = 0;
 
     One(at::Tensor what, c10::Stream whose) : source(std::move(what)), stream(whose) {}
+
+    /// Nobody will ask for it any more: its memory goes back to the stream it belongs to, which
+    /// may use it again at once, behind the copy.
+    void let_go() {
+      at::Tensor goes;  // destroyed after the lock
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (source.defined() && !arrived->query()) arrived->block(stream);
+      std::swap(goes, source);
+    }
 
     /// The memory, if it is still on the device.
     [[nodiscard]] at::Tensor still_there() {
@@ -55,16 +66,14 @@ class OnTheWayOut {
   OnTheWayOut() = default;
   OnTheWayOut(const OnTheWayOut&) = delete;
   OnTheWayOut& operator=(const OnTheWayOut&) = delete;
-  ~OnTheWayOut() {
-    while (!all_.empty()) let_go_of_first(/*arrived=*/all_.front()->arrived->query());
-  }
+  ~OnTheWayOut() = default;
 
   /// Copies `source` to `room` on the side stream of its device. At most `most` bytes are on their
   /// way then, beside it.
   std::shared_ptr<One> send(const at::Tensor& source, const HostRoom& room, Bytes most) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    while (!all_.empty() && all_.front()->arrived->query()) let_go_of_first(/*arrived=*/true);
-    while (!all_.empty() && bytes_ > most.count()) let_go_of_first(/*arrived=*/false);
+    while (!all_.empty() && (bytes_ > most.count() || all_.front()->arrived->query()))
+      let_go_of_first();
     const c10::Stream& out = SideStreams::of(source.device()).out;
     auto one = std::make_shared<One>(source, current_stream(source.device()));
     event_on(one->stream)->block(out);  // filled
@@ -74,20 +83,17 @@ class OnTheWayOut {
       room.bytes.copy_(source, /*non_blocking=*/true);
     }
     one->arrived = event_on(out);
-    bytes_ += source.numel();
+    one->bytes = source.numel();
+    bytes_ += one->bytes;
     all_.push_back(one);
     return one;
   }
 
  private:
-  void let_go_of_first(bool arrived) {
-    const std::shared_ptr<One> first = std::move(all_.front());
+  void let_go_of_first() {
+    bytes_ -= all_.front()->bytes;
+    all_.front()->let_go();
     all_.pop_front();
-    const std::lock_guard<std::mutex> lock(first->mutex);
-    bytes_ -= first->source.numel();
-    // The memory goes back to the stream that computes, which may use it again at once.
-    if (!arrived) first->arrived->block(first->stream);
-    first->source.reset();
   }
 
   std::mutex mutex_;
@@ -104,14 +110,25 @@ class HostItem final : public TierItem {
       : dtype_(contents.dtype()),
         device_(contents.device()),
         room_(std::move(room)),
-        give_back_(std::move(give_back)),
-        out_(out.send(as_bytes(contents), room_, on_the_way)) {}
+        give_back_(std::move(give_back)) {
+    try {
+      out_ = out.send(as_bytes(contents), room_, on_the_way);
+    } catch (...) {
+      give_back_(std::move(room_));
+      throw;
+    }
+  }
 
   ~HostItem() override {
-    // Memory that nobody asked for is about to be used again by the stream it belongs to.
-    if (coming_.defined()) arrives_->block(*coming_on_);
-    room_.used_until = {arrives_ != nullptr ? arrives_ : out_->arrived};
-    give_back_(std::move(room_));
+    // A device that has failed, or is gone at the process's end, has no order to keep.
+    try {
+      // Memory that nobody asked for is about to be used again by the stream it belongs to.
+      if (coming_.defined()) arrives_->block(*coming_on_);
+      out_->let_go();
+      room_.used_until = {arrives_ != nullptr ? arrives_ : out_->arrived};
+      give_back_(std::move(room_));
+    } catch (const std::exception&) {
+    }
   }
 
   void fetch() override {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/bytes.hpp>
 #include <refrain/detail/host_item.hpp>
 #include <refrain/detail/memory_view.hpp>
 #include <refrain/detail/side_streams.hpp>
+#include <refrain/error.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +27,13 @@ namespace refrain::detail {
   return at::empty({count}, at::dtype(at::kByte).device(at::kCPU).pinned_memory(pinned));
 }
 
+/// Throws `OptionError` if what may be on its way to `tier` is less than nothing.
+[[nodiscard]] inline Bytes checked_window(std::string_view tier, Bytes on_the_way) {
+  if (on_the_way.count() >= 0) return on_the_way;
+  throw OptionError(fmt::format("{}(...): {} on the way cannot be.", tier, on_the_way),
+                    "0 lets the newest alone be on its way.");
+}
+
 /// The first `count` bytes of more.
 [[nodiscard]] inline at::Tensor first_bytes(const at::Tensor& all, std::int64_t count) {
   return tensor_in(all.storage(), all.key_set(), all.dtype(), {count}, {1}, all.storage_offset());
@@ -29,7 +41,8 @@ namespace refrain::detail {
 
 /// Host memory that is used again: a training step asks for the same sizes as the one before.
 ///
-/// What nobody uses is kept as long as it is no more than was ever used at once.
+/// What nobody uses is kept as long as it is no more than was ever used at once. LibTorch's
+/// allocator of pinned memory waits by itself for copies of what goes.
 class HostMemory {
  public:
   explicit HostMemory(bool pinned) : pinned_(pinned) {}
@@ -62,9 +75,6 @@ class HostMemory {
       free_bytes_ -= size_of(free_.front());
       go.push_back(std::move(free_.front()));
       free_.erase(free_.begin());
-    }
-    for (const HostRoom& room_gone : go) {
-      for (const auto& used : room_gone.used_until) used->synchronize();
     }
   }
 

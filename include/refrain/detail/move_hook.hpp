@@ -45,7 +45,9 @@ class MoveHook final : public torch::autograd::SavedVariableHooks {
           "backward.",
           "call backward first, or write to a clone.");
     }
-    return saved_->get();
+    const at::Tensor saved = saved_->get();
+    version_.share_with(saved);  // a change of what came back counts as one of what went
+    return saved;
   }
 
  private:

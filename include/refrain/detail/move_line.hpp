@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,7 +37,8 @@ class MoveLine {
     for (auto waits = waiting_.rbegin(); waits != waiting_.rend(); ++waits) {
       if (waits->storage != address) continue;
       auto known = waits->memory.lock();
-      if (known != nullptr && known->add_reader(tensor, range)) return known;
+      if (known != nullptr && known->goes_to(tier) && known->add_reader(tensor, range))
+        return known;
     }
     auto memory = std::make_shared<MovedStorage>(tensor, tier, region);
     memory->add_reader(tensor, range);
@@ -56,15 +58,24 @@ class MoveLine {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       std::int64_t bytes = 0;
-      for (std::size_t i = std::min(memory.place, moved_.size()); i-- > 0;) {
-        auto alive = moved_[i].lock();
+      auto before = std::lower_bound(
+          moved_.begin(), moved_.end(), memory.number,
+          [](const Moved& moved, std::uint64_t number) { return moved.number < number; });
+      while (before != moved_.begin()) {
+        auto alive = (--before)->memory.lock();
         if (alive == nullptr) continue;
         bytes += alive->bytes();
         if (!next.empty() && bytes > memory.bytes()) break;
         next.push_back(std::move(alive));
       }
     }
-    for (const auto& one : next) one->fetch();
+    for (const auto& one : next) {
+      try {
+        one->fetch();
+      } catch (const std::exception&) {  // whoever asks for it is told
+        return;
+      }
+    }
   }
 
  private:
@@ -72,6 +83,11 @@ class MoveLine {
 
   struct Waiting {
     const void* storage;
+    std::weak_ptr<MovedStorage> memory;
+  };
+
+  struct Moved {
+    std::uint64_t number;
     std::weak_ptr<MovedStorage> memory;
   };
 
@@ -90,16 +106,21 @@ class MoveLine {
   MovedStorage::Outcome move(const std::shared_ptr<MovedStorage>& memory) {
     const MovedStorage::Outcome outcome = memory->try_move();
     if (outcome != MovedStorage::Outcome::Moved) return outcome;
-    while (!moved_.empty() && moved_.back().expired()) moved_.pop_back();
-    memory->place = moved_.size();
-    moved_.push_back(memory);
+    if (moved_.size() >= most_moved_) {
+      std::erase_if(moved_, [](const Moved& moved) { return moved.memory.expired(); });
+      most_moved_ = 2 * moved_.size() + kAFew;
+    }
+    memory->number = next_number_++;
+    moved_.push_back({memory->number, memory});
     return outcome;
   }
 
   std::mutex mutex_;
   std::vector<Waiting> waiting_;
-  std::size_t next_ = 0;  ///< Whose turn it is.
-  std::vector<std::weak_ptr<MovedStorage>> moved_;
+  std::size_t next_ = 0;            ///< Whose turn it is.
+  std::vector<Moved> moved_;        ///< In the order in which it went.
+  std::size_t most_moved_ = kAFew;  ///< Then what is gone is looked for.
+  std::uint64_t next_number_ = 0;
 };
 
 }  // namespace refrain::detail

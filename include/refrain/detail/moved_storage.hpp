@@ -19,13 +19,16 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/complex.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,6 +63,7 @@ class MovedStorage {
         region_(std::move(region)),
         keys_(tensor.key_set()),
         dtype_(tensor.dtype()),
+        device_(tensor.device()),
         storage_(tensor.storage()) {}
   MovedStorage(const MovedStorage&) = delete;
   MovedStorage& operator=(const MovedStorage&) = delete;
@@ -94,7 +98,11 @@ class MovedStorage {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stays_ || item_ != nullptr) return Outcome::Stays;
     if (storage_.use_count() != 1) return Outcome::Waits;
+    // What other threads wrote before they let go of it is seen.
+    std::atomic_thread_fence(std::memory_order_acquire);
     stays_ = true;  // for good, if the tier fails
+    if (static_cast<std::int64_t>(storage_.nbytes()) < range_.end)
+      return Outcome::Stays;  // resized
     range_.begin -= range_.begin % kAlignment;
     const auto size = static_cast<std::int64_t>(dtype_.itemsize());
     if (range_.end % size != 0) dtype_ = caffe2::TypeMeta::Make<std::uint8_t>();
@@ -111,6 +119,10 @@ class MovedStorage {
                       fmt::format("it was asked to take {} bytes of {} that `{}` saved; they stay "
                                   "where they are.",
                                   range_.bytes(), dtype_.name(), region_));
+    } catch (...) {
+      storage_ = contents.storage();
+      throw TierError(
+          fmt::format("{} threw something that is not a std::exception.", tier_.describe()));
     }
     if (item_ == nullptr) {
       storage_ = contents.storage();
@@ -128,7 +140,7 @@ class MovedStorage {
   /// Starts the way back.
   void fetch() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (item_ == nullptr || fetching_) return;
+    if (item_ == nullptr || fetching_ || (back_ && !back_->expired())) return;
     fetching_ = true;
     const Unseen unseen;
     item_->fetch();
@@ -142,6 +154,7 @@ class MovedStorage {
     if (item_ == nullptr) return {storage_, 0};
     if (auto again = back_ ? back_->lock() : nullptr) {
       Lent lent{c10::Storage(std::move(again)), begin_};
+      order_behind_return(lent.storage);
       if (std::exchange(had, returns_) != returns_) ++asked_;
       goes = let_go_if_all_have_it();
       return lent;
@@ -156,6 +169,8 @@ class MovedStorage {
       throw TierError(short_what(error),
                       fmt::format("asked for {} bytes that `{}` saved.", range_.bytes(), region_));
     }
+    check_return(contents);
+    note_return(contents.device());
     if (step_ != nullptr) step_->came_back(told_, {began, step_->moment()});
     begin_ =
         range_.begin - contents.storage_offset() * static_cast<std::int64_t>(contents.itemsize());
@@ -170,8 +185,13 @@ class MovedStorage {
 
   [[nodiscard]] std::int64_t bytes() const { return range_.bytes(); }
 
-  /// Its place among what its line has moved: beyond all of it, if it has not been.
-  std::size_t place = static_cast<std::size_t>(-1);
+  /// Whether it goes, or went, to a tier like that.
+  [[nodiscard]] bool goes_to(const AnyTier& tier) const {
+    return tier_.describe() == tier.describe();
+  }
+
+  /// Its number among what its line has moved: beyond all of it, if it has not been.
+  std::uint64_t number = std::numeric_limits<std::uint64_t>::max();
 
  private:
   /// What tiers do is their own: nobody who watches this thread sees it.
@@ -182,8 +202,8 @@ class MovedStorage {
     at::AutoDispatchBelowADInplaceOrView below_;
   };
 
-  /// The largest element: what is seen through several dtypes stays aligned for each.
-  static constexpr std::int64_t kAlignment = sizeof(c10::complex<double>);
+  /// What LibTorch's kernels may go by, and a multiple of every element.
+  static constexpr std::int64_t kAlignment = 64;
 
   /// Makes a stream current on which all is ordered that filled the memory.
   class OnItsStream {
@@ -217,6 +237,32 @@ class MovedStorage {
     return tensor_in(storage_, plain, dtype_, {count}, {1}, range_.begin / size);
   }
 
+  void check_return(const at::Tensor& contents) const {
+    const std::int64_t count = range_.bytes() / static_cast<std::int64_t>(dtype_.itemsize());
+    if (contents.defined() && contents.dtype() == dtype_ && contents.numel() == count &&
+        contents.dim() == 1 && contents.is_contiguous() && contents.device() == device_)
+      return;
+    throw TierError(fmt::format("{} gave back something else than it took.", tier_.describe()),
+                    fmt::format("it took {} flat elements of {} on {}, saved by `{}`.", count,
+                                dtype_.name(), device_.str(), region_));
+  }
+
+  void note_return(at::Device device) {
+    if (device.is_cpu()) return;
+    returned_on_ = at::accelerator::getCurrentStream(device.index());
+    returned_ = std::make_shared<c10::Event>(device.type());
+    returned_->record(*returned_on_);
+  }
+  /// The return was ordered behind its copy for the stream that asked first.
+  void order_behind_return(const c10::Storage& storage) const {
+    if (returned_ == nullptr) return;
+    const c10::Stream here = at::accelerator::getCurrentStream(device_.index());
+    if (here == *returned_on_) return;
+    returned_->block(here);
+    const c10::impl::VirtualGuardImpl device(device_.type());
+    device.recordDataPtrOnStream(storage.data_ptr(), here);
+  }
+
   /// Several readers share what came back, until each has asked for it.
   [[nodiscard]] at::Tensor let_go_if_all_have_it() {
     return asked_ >= readers_ ? std::exchange(held_, {}) : at::Tensor();
@@ -229,6 +275,7 @@ class MovedStorage {
   std::int64_t told_ = -1;                                        ///< Its place there.
   c10::DispatchKeySet keys_;
   caffe2::TypeMeta dtype_;
+  at::Device device_;
   Range range_;
   std::vector<c10::Stream> streams_;  ///< Those current when it was saved, the last one last.
   int readers_ = 0;
@@ -237,6 +284,8 @@ class MovedStorage {
   std::unique_ptr<TierItem> item_;
   bool fetching_ = false;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> back_;  ///< What came back.
+  std::optional<c10::Stream> returned_on_;                         ///< Whose stream asked for it,
+  std::shared_ptr<c10::Event> returned_;                           ///< and when it was there.
   std::int64_t begin_ = 0;
   at::Tensor held_;
   int returns_ = 0;  ///< How often it came back.

@@ -50,7 +50,8 @@ class MovedTensor {
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (typeid(impl) != typeid(c10::TensorImpl) || !tensor.has_storage() ||
         tensor.layout() != at::kStrided || tensor.is_quantized() || has_names(tensor) ||
-        impl.has_symbolic_sizes_strides() || tensor.is_meta())
+        impl.has_symbolic_sizes_strides() || tensor.is_meta() || tensor._is_zerotensor() ||
+        tensor.key_set().has_any(c10::python_ks))
       return false;
     if (static_cast<std::int64_t>(tensor.storage().nbytes()) < use.smallest.count()) return false;
     return !is_leaf_with_gradient(tensor) &&

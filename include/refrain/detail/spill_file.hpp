@@ -124,11 +124,15 @@ class SpillFile {
       const auto now = call(file_, memory + done, static_cast<std::size_t>(count - done),
                             static_cast<off_t>(place + done));
       if (now < 0 && errno == EINTR) continue;
+      if (now < 0 && errno == EINVAL && direct_.exchange(false)) {  // larger pages than ours
+        ::fcntl(file_, F_SETFL, ::fcntl(file_, F_GETFL) & ~O_DIRECT);
+        continue;
+      }
       const std::int64_t pages = now < 0 ? 0 : now / kPage * kPage;  // the next begins with a page
       if (pages == 0) {
         throw TierError(fmt::format("disk(\"{}\") could not {} {} at byte {} of its file.", folder_,
                                     what, Bytes(count), place + done),
-                        now < 0 ? says(errno) : std::string("the file ends before them."),
+                        now < 0 ? says(errno) : fmt::format("it went on for {} bytes only.", now),
                         "likely cause: the disk is full, or failed.");
       }
       done += pages;
@@ -142,7 +146,7 @@ class SpillFile {
   std::string folder_;
   Bytes cap_;
   int file_ = -1;
-  bool direct_ = false;
+  std::atomic<bool> direct_ = false;
   std::mutex mutex_;
   Gaps gaps_;
   std::atomic<std::int64_t> written_ = 0;

@@ -260,8 +260,9 @@ class StepRecorder final : public BackwardListener {
   static void settle_made(RecordedCall& recorded, Holders& holders) {
     using Why = KeptMemory::Why;
     const auto hold = [&](Why why, const void* address, std::int64_t bytes) {
-      const auto [known, first] =
-          holders.try_emplace(address, fmt::format("`{}`", recorded.call.region));
+      const auto inserted = holders.try_emplace(address, fmt::format("`{}`", recorded.call.region));
+      const auto known = inserted.first;
+      const bool first = inserted.second;  // no structured binding: a lambda below captures it
       const std::string holder =
           first ? "autograd outside all regions, or other code" : known->second;
       std::vector<KeptMemory>& kept = recorded.call.kept;

@@ -108,6 +108,11 @@ class VersionMark {
     return counter_.enabled() ? counter_.current_version() : at_;
   }
 
+  /// Makes a tensor count its changes where this one's were counted.
+  void share_with(const at::Tensor& tensor) const {
+    if (counter_.enabled()) tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
+  }
+
   /// Takes one more change as known, which is about to be counted.
   void expect_change() { ++at_; }
 

@@ -93,7 +93,8 @@ namespace refrain::tier {
 class Arena {
  public:
   explicit Arena(Bytes size, Bytes on_the_way)
-      : store_(std::make_shared<Store>(checked(size))), on_the_way_(on_the_way) {}
+      : store_(std::make_shared<Store>(checked(size))),
+        on_the_way_(detail::checked_window("arena", on_the_way)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     const auto count = static_cast<std::int64_t>(contents.nbytes());
@@ -134,6 +135,7 @@ class Arena {
    public:
     Copied(const at::Tensor& contents, detail::HostRoom room, detail::GiveBack give_back)
         : dtype_(contents.dtype()), room_(std::move(room)), give_back_(std::move(give_back)) {
+      for (const auto& used : std::exchange(room_.used_until, {})) used->synchronize();
       room_.bytes.copy_(detail::as_bytes(contents));
     }
     ~Copied() override { give_back_(std::move(room_)); }

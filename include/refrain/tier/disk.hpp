@@ -19,6 +19,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace refrain::tier {
@@ -43,13 +44,13 @@ struct DiskOptions {
 ///
 /// Memory: what is on its way, and 8 MiB a thread. Errors: `TierError` if the folder cannot be
 /// written to, at the cap, and where the disk is full or fails: a tensor that could not be written
-/// stays in memory, and the next call tells.
+/// stays in memory, and the next one that is taken tells, of whichever region that is.
 class Disk {
  public:
   explicit Disk(std::string folder, const DiskOptions& options = {})
       : store_(std::make_shared<detail::DiskStore>(std::move(folder), options.cap)),
         staged_(std::make_shared<detail::HostStore>()),
-        on_the_way_(options.on_the_way) {}
+        on_the_way_(detail::checked_window("disk", options.on_the_way)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()), on_the_way_);
@@ -110,10 +111,8 @@ class Disk {
         arrives_ = staged->arrives();
         spilled_ = std::make_shared<detail::Spilled>(store_, staged->bytes(), staged);
       }
-      store_->writer.add([spilled = spilled_, arrives = arrives_] {
-        if (arrives != nullptr) arrives->synchronize();
-        spilled->write();
-      });
+      store_->writer.add(
+          [spilled = spilled_, arrives = arrives_] { spilled->write(arrives.get()); });
     }
     ~Item() override { spilled_->let_go(); }
 
@@ -123,9 +122,10 @@ class Disk {
     }
     at::Tensor get() override {
       at::Tensor bytes;
-      while (!bytes.defined()) {  // it may have left memory since it was looked for there
+      std::shared_ptr<void> keeps;  // until they have been copied
+      while (!bytes.defined()) {    // it may have left memory since it was looked for there
         fetch();
-        bytes = spilled_->get();
+        std::tie(bytes, keeps) = spilled_->get();
       }
       if (device_.is_cpu()) return detail::flat_as(bytes, dtype_);
       arrives_->block(detail::current_stream(device_));

@@ -37,7 +37,8 @@ class Host {
   static constexpr Bytes kOnTheWay{std::int64_t{64} << 20};
 
   explicit Host(Bytes on_the_way = kOnTheWay)
-      : store_(std::make_shared<detail::HostStore>()), on_the_way_(on_the_way) {}
+      : store_(std::make_shared<detail::HostStore>()),
+        on_the_way_(detail::checked_window("host", on_the_way)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     if (contents.is_cpu()) return std::make_unique<Here>(contents);

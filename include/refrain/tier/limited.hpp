@@ -17,7 +17,8 @@
 
 namespace refrain::tier {
 
-/// A tier that holds at most so many bytes; the rest goes to another, or is refused.
+/// A tier that holds at most so many bytes; the rest, and what it fails to take, goes to another,
+/// or is refused.
 ///
 ///     auto waits = tier::limited(tier::host(), 8_GiB, tier::disk("/scratch"));
 ///
@@ -42,7 +43,13 @@ class Limited {
                       fmt::format("it holds {}.", Bytes(held_->load() - count)),
                       "raise the limit, or name a tier beyond it: limited(tier, bytes, beyond).");
     }
-    auto item = upstream_.take(contents);
+    std::unique_ptr<TierItem> item;
+    try {
+      item = upstream_.take(contents);
+    } catch (const TierError&) {  // an arena may have no gap although it has the bytes
+      if (!beyond_) throw;
+      return beyond_.take(contents);
+    }
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), std::move(share));
   }

@@ -59,6 +59,7 @@ class BlockCode {
 
  private:
   static constexpr std::int64_t kAtOnce = std::int64_t{1} << 18;  ///< Numbers: for less memory.
+  static constexpr double kLeastStep = 1.2e-38;  ///< The least normal float, about.
   static constexpr std::int64_t kScale = 4;  ///< Bytes: each block begins with its step, a float.
 
   static std::int64_t blocks_for(std::int64_t count) { return (count + kBlock - 1) / kBlock; }
@@ -70,7 +71,10 @@ class BlockCode {
     if (x.numel() != blocks * kBlock) x = at::constant_pad_nd(x, {0, blocks * kBlock - x.numel()});
     x = x.view({blocks, kBlock});
     const at::Tensor step = x.abs().amax(1, /*keepdim=*/true).div_(static_cast<double>(steps_));
-    if (!at::isfinite(step).all().item<bool>()) return {};
+    // The largest number must come back finite, and steps must be fine enough to count by.
+    const at::Tensor fits = at::isfinite(step * static_cast<double>(steps_))
+                                .logical_and((step == 0).logical_or(step >= kLeastStep));
+    if (!fits.all().item<bool>()) return {};
     at::Tensor code = x.div(at::where(step == 0, at::ones_like(step), step)).round_();
     code = code.add_(static_cast<double>(steps_)).to(at::kByte);  // 0 .. 2 steps
     if (bits_ == 4) {
@@ -106,8 +110,10 @@ namespace refrain::tier {
 ///
 /// Error: a number that comes back differs from what went by at most half a step, a step being the
 /// largest magnitude among the 64 numbers around it over 127 (8 bits) or 7 (4 bits), and what
-/// rounding to float and to its own dtype adds. Integers, booleans and memory that is seen through
-/// several dtypes go as they are, and so does what holds a number that is not finite.
+/// rounding to float and to its own dtype adds. The 64 are those that lie together in memory, also
+/// where a region saved only some of them. Integers, booleans and memory that is seen through
+/// several dtypes go as they are, and so does what holds numbers that are not finite, or so small
+/// or large that float cannot count by such steps.
 ///
 /// Memory: 68 or 36 bytes for 64 numbers, and about 5 MiB while it works. Time: some passes over
 /// the numbers each way, and the device's thread waits for one. Errors: `OptionError` for other
