@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "options.hpp"
 
-#include <refrain/tier/disk.hpp>
-#include <refrain/tier/host.hpp>
-#include <refrain/tier/quantized.hpp>
-
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -89,7 +85,6 @@ void check(const Options& options) {
     throw BadOption(
         "--tier quantized changes gradients, so there is nothing to compare: name one "
         "--policy.");
-  (void)tier_from(options.tier);
   check_policies(options);
 }
 
@@ -120,23 +115,6 @@ policy::AnyPolicy policy_from(const std::string& word) {
     return found->second(number_of(word, std::string_view(word).substr(colon + 1)));
   }
   throw BadOption(fmt::format("--policy {} is not one of {}.", word, kPolicies));
-}
-
-refrain::AnyTier tier_from(const std::string& word) {
-  constexpr std::string_view kDisk = "disk:";
-  if (word.empty()) return {};
-  if (word == "host") return refrain::tier::host();
-  if (word == "quantized:8" || word == "quantized:4")
-    return refrain::tier::quantized(refrain::tier::host(), word.back() - '0');
-  if (word.starts_with(kDisk)) {
-    try {
-      return refrain::tier::disk(word.substr(kDisk.size()));
-    } catch (const refrain::TierError&) {
-      throw BadOption(fmt::format("--tier {}: cannot write to that folder.", word));
-    }
-  }
-  throw BadOption(
-      fmt::format("--tier {} is not host, disk:FOLDER, quantized:8 or quantized:4.", word));
 }
 
 std::optional<Budget> budget_from(const std::string& word) {
@@ -198,7 +176,11 @@ Options parse(int argc, char** argv) {
       ->check(must("hooks or function",
                    [](const auto& text) { return text == "hooks" || text == "function"; }));
   add("--tier", options.tier, "T",
-      "where what the blocks keep waits: host, disk:FOLDER, quantized:8");
+      "where what the blocks keep waits: host, disk:FOLDER, quantized:8")
+      ->check(must("host, disk:FOLDER, quantized:8 or quantized:4", [](const auto& text) {
+        return text == "host" || text == "quantized:8" || text == "quantized:4" ||
+               text.starts_with("disk:");
+      }));
   add("--data", options.data, "FILE", "a text to read (default: LibTorch's own headers)");
   add("--save", options.save, "FILE", "written at the end, to go on from");
   add("--resume", options.resume, "FILE", "what --save has written");

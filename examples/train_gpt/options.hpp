@@ -3,7 +3,6 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/policy.hpp>
-#include <refrain/tier.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -47,9 +46,6 @@ struct Options {
 
 /// What the command line says, complete and checked. Throws `BadOption`; `--help` exits.
 Options parse(int argc, char** argv);
-
-/// "host", "disk:/scratch" or "quantized:8"; none for an empty text.
-refrain::AnyTier tier_from(const std::string& word);
 
 /// The policy that replays nothing: all that the blocks save goes to the tier.
 inline constexpr const char* kOffload = "offload";

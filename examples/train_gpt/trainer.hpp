@@ -7,6 +7,9 @@
 #include "text.hpp"
 #include <refrain/lint.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/tier/disk.hpp>
+#include <refrain/tier/host.hpp>
+#include <refrain/tier/quantized.hpp>
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -26,6 +29,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,6 +86,21 @@ struct Step {
   double seconds = 0;
   refrain::MemoryUse memory;
 };
+
+/// "host", "disk:/scratch" or "quantized:8" as a tier; none for an empty text.
+inline refrain::AnyTier tier_from(const std::string& word) {
+  constexpr std::string_view kDisk = "disk:";
+  constexpr std::string_view kQuantized = "quantized:";
+  if (word == "host") return refrain::tier::host();
+  if (word.starts_with(kQuantized))
+    return refrain::tier::quantized(refrain::tier::host(), word.back() - '0');
+  if (!word.starts_with(kDisk)) return {};
+  try {
+    return refrain::tier::disk(word.substr(kDisk.size()));
+  } catch (const refrain::TierError&) {
+    throw BadOption(fmt::format("--tier {}: cannot write to that folder.", word));
+  }
+}
 
 /// A model, its optimizer and its place in the text: all that one training run is.
 class Trainer {
