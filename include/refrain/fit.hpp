@@ -63,6 +63,8 @@ template <class Measure>
     if (attempt == 0 || measured < least_measured) least_measured = measured;
     within -= measured - budget;
   }
+  // Tiers have needs of their own, whole pages for a disk, that count where a budget is very tight.
+  if (!tiers.empty()) return measured_plan(profile, budget, {}, measure);
   throw BudgetError(
       fmt::format("no plan was measured within {}: the leanest took {}.", budget, least_measured),
       fmt::format("predicted was that {} are enough.", least_budget(profile, tiers)),

@@ -80,7 +80,8 @@ TEST_F(FitWithTiers, KeepsItsWordAndIsNoSlowerThanReplaysAlone) {
     const auto waits = tier::counted(disk());
     auto fitted = refrain::fit(quick().tiers({waits}), layers, budget, x);
     EXPECT_LE(fitted.measured_peak(), budget) << share;
-    EXPECT_LE(fitted.measured_peak(), fitted.plan().predicted_peak() + profile.slack) << share;
+    // What is read from a disk lies in whole pages, and one more.
+    EXPECT_LE(fitted.measured_peak(), fitted.plan().predicted_peak() + Bytes(64 << 10)) << share;
     EXPECT_EQ(waits.counts().held, 0);
     const auto with = refrain::plan(profile, budget, {fast()});
     EXPECT_LE(with.predicted_seconds(), refrain::plan(profile, budget).predicted_seconds());
