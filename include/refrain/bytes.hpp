@@ -60,6 +60,9 @@ class Bytes {
   std::int64_t count_ = 0;
 };
 
+/// More than any tier holds.
+inline constexpr Bytes kNoLimit{std::numeric_limits<std::int64_t>::max()};
+
 /// "512 B", "1.50 GiB": the largest unit that leaves at least one of it, two decimals.
 [[nodiscard]] inline std::string to_string(Bytes bytes) {
   constexpr std::array<std::string_view, 7> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -47,20 +47,38 @@ struct MeasuredPlan {
   Bytes peak;
 };
 
+/// An eighth less of each tier that says what it holds: what else takes room there, such as whole
+/// pages, is its own. False if none says.
+[[nodiscard]] inline bool narrow(std::vector<Links>& tiers) {
+  bool any = false;
+  for (Links& links : tiers) {
+    if (links.capacity == kNoLimit) continue;
+    links.capacity -= links.capacity / 8;
+    any = true;
+  }
+  return any;
+}
+
 /// `measure(plan)` runs a step and tells its peak. A plan that is over is made anew within as much
-/// less as it was over.
+/// less as it was over, and one that a tier had no room for, with less room.
 template <class Measure>
 [[nodiscard]] MeasuredPlan measured_plan(const Profile& profile, Bytes budget,
-                                         const std::vector<Links>& tiers, const Measure& measure) {
+                                         std::vector<Links> tiers, const Measure& measure) {
   constexpr int kAttempts = 4;
   Bytes within = budget;
-  Bytes least_measured;
+  Bytes least_measured = kNoLimit;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (attempt > 0 && within < least_budget(profile, tiers)) break;
     const Plan tried = refrain::plan(profile, within, tiers);
-    const Bytes measured = measure(tried);
+    Bytes measured;
+    try {
+      measured = measure(tried);
+    } catch (const TierError&) {
+      if (!narrow(tiers)) throw;
+      continue;
+    }
     if (measured <= budget) return {Plan(profile, tried.stages(), budget, tried.tiers()), measured};
-    if (attempt == 0 || measured < least_measured) least_measured = measured;
+    least_measured = std::min(least_measured, measured);
     within -= measured - budget;
   }
   // Tiers have needs of their own, whole pages for a disk, that count where a budget is very tight.

@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +25,10 @@ struct Links {
   static constexpr Bytes kWindow = Bytes(std::int64_t{64} << 20);
 
   std::string tier = "host";
-  double out = 0;      ///< Bytes per second from the device; 0: the tier is not used.
-  double back = 0;     ///< Bytes per second to the device; 0: the tier is not used.
-  double latency = 0;  ///< Seconds that each copy takes besides.
-  Bytes capacity = Bytes(std::numeric_limits<std::int64_t>::max());  ///< Of the tier.
+  double out = 0;             ///< Bytes per second from the device; 0: the tier is not used.
+  double back = 0;            ///< Bytes per second to the device; 0: the tier is not used.
+  double latency = 0;         ///< Seconds that each copy takes besides.
+  Bytes capacity = kNoLimit;  ///< Of the tier.
   /// What may be on its way out before the computing waits, always at least what moved last.
   Bytes in_flight = kWindow;
 
@@ -50,7 +49,7 @@ struct Links {
   std::string text = fmt::format("{}: {}/s out, {}/s back, {:.0f} us a copy", links.tier,
                                  Bytes(std::llround(links.out)), Bytes(std::llround(links.back)),
                                  links.latency * kMicro);
-  if (links.capacity != Links().capacity) text += fmt::format(", at most {}", links.capacity);
+  if (links.capacity != kNoLimit) text += fmt::format(", at most {}", links.capacity);
   return text;
 }
 

@@ -44,10 +44,10 @@ namespace detail {
 ///     auto links = refrain::measure_links(refrain::tier::disk("/scratch"));
 ///     fmt::print("{}\n", links);   // "disk("/scratch"): 2.04 GiB/s out, ..."
 ///
-/// Three times so many `bytes`, and as often one page, which gives the time that each copy takes
-/// besides; medians. The time out ends when the memory is free. A tier that leaves what it takes in
-/// the device's memory, as `host()` does for tensors of the host, comes out with rates of 0: plans
-/// do not use it.
+/// Three times so many `bytes`, or half of what the tier holds, and as often one page, which gives
+/// the time that each copy takes besides; medians. The time out ends when the memory is free. A
+/// tier that leaves what it takes in the device's memory, as `host()` does for tensors of the host,
+/// or holds but a few pages, comes out with rates of 0: plans do not use it.
 ///
 /// Memory: `bytes`, in the tier and twice on the device. Time: besides the copies a fifth of a
 /// second for a tier that frees nothing. Errors: `TierError` of the tier.
@@ -74,12 +74,13 @@ namespace detail {
     times.back.push_back(detail::DeviceMeter::seconds(gone, meter.now()));
     return true;
   };
+  Links links{.tier = tier.describe(), .capacity = tier.capacity(), .in_flight = tier.on_the_way()};
+  const std::int64_t count = std::min(bytes, links.capacity / 2).count() / kPage * kPage;
+  bool moves = count > kPage;
   Times pages;
   Times all;
-  bool moves = true;
   for (int i = 0; i < kRounds && moves; ++i)
-    moves = once(kPage, kShort, pages) && once(bytes.count(), kLong, all);
-  Links links{.tier = tier.describe(), .in_flight = tier.on_the_way()};
+    moves = once(kPage, kShort, pages) && once(count, kLong, all);
   if (!moves) return links;
   const auto median = [](std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -87,7 +88,7 @@ namespace detail {
   };
   const auto rate = [&](const std::vector<double>& whole, const std::vector<double>& page) {
     const double seconds = std::max(median(whole) - median(page), 1e-9);
-    return static_cast<double>(bytes.count() - kPage) / seconds;
+    return static_cast<double>(count - kPage) / seconds;
   };
   links.out = rate(all.out, pages.out);
   links.back = rate(all.back, pages.back);

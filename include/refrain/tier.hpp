@@ -78,7 +78,10 @@ class AnyTier {
   [[nodiscard]] Bytes on_the_way() const {
     return held_ == nullptr ? Bytes() : held_->on_the_way();
   }
-  /// The same tier with another such amount, if it can have one.
+  /// What it holds of what it is given at most: what the tier's own `capacity()` says; no limit if
+  /// it has none.
+  [[nodiscard]] Bytes capacity() const { return held_ == nullptr ? Bytes() : held_->capacity(); }
+  /// The same tier with another amount on the way, if it can have one.
   [[nodiscard]] AnyTier with_on_the_way(Bytes most) const {
     return held_ == nullptr ? AnyTier() : held_->with_on_the_way(*this, most);
   }
@@ -91,6 +94,7 @@ class AnyTier {
     virtual ~AnyHeld() = default;
     [[nodiscard]] virtual std::unique_ptr<TierItem> take(const at::Tensor& contents) const = 0;
     [[nodiscard]] virtual Bytes on_the_way() const = 0;
+    [[nodiscard]] virtual Bytes capacity() const = 0;
     [[nodiscard]] virtual AnyTier with_on_the_way(const AnyTier& self, Bytes most) const = 0;
     [[nodiscard]] virtual std::string describe() const = 0;
   };
@@ -104,6 +108,10 @@ class AnyTier {
     [[nodiscard]] Bytes on_the_way() const override {
       if constexpr (requires { tier.on_the_way(); }) return tier.on_the_way();
       return {};
+    }
+    [[nodiscard]] Bytes capacity() const override {
+      if constexpr (requires { tier.capacity(); }) return tier.capacity();
+      return kNoLimit;
     }
     [[nodiscard]] AnyTier with_on_the_way(const AnyTier& self, Bytes most) const override {
       if constexpr (requires { tier.with_on_the_way(most); }) return tier.with_on_the_way(most);

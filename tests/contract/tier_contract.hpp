@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -72,6 +74,17 @@ TYPED_TEST_P(TierContract, GivesBackWhatItTook) {
       EXPECT_TRUE(torch::equal(back, tensor)) << dtype << " " << count;
     }
   }
+}
+
+TYPED_TEST_P(TierContract, HoldsWhatItSays) {
+  const auto tier = TypeParam::make();
+  const auto piece = torch::ones({64 << 10}, torch::kByte);
+  const auto most = std::min(tier.capacity(), refrain::Bytes(std::int64_t{16} << 20));
+  std::vector<std::unique_ptr<refrain::TierItem>> items;
+  for (auto held = piece.numel(); held <= most.count(); held += piece.numel())
+    ASSERT_NE(items.emplace_back(this->take(tier, piece)), nullptr);
+  EXPECT_GT(items.size(), 1);
+  for (const auto& item : items) EXPECT_TRUE(torch::equal(item->get(), piece));
 }
 
 TYPED_TEST_P(TierContract, HoldsManyAtOnceAndGivesThemInAnyOrder) {
@@ -239,7 +252,7 @@ TYPED_TEST_P(TierContract, ServesTwoThreadsAtOnce) {
 
 TYPED_TEST_P(TierContract, SaysWhatItIs) { EXPECT_FALSE(TypeParam::make().describe().empty()); }
 
-REGISTER_TYPED_TEST_SUITE_P(TierContract, GivesBackWhatItTook,
+REGISTER_TYPED_TEST_SUITE_P(TierContract, GivesBackWhatItTook, HoldsWhatItSays,
                             HoldsManyAtOnceAndGivesThemInAnyOrder, WhatIsFetchedNeedNotBeAskedFor,
                             MovesAsExactlyAsThePlainRun, ViewsComeBackWithTheirOwnSizesAndStrides,
                             ServesASecondBackwardAndSecondDerivatives, FreesTheMemoryOfWhatItTakes,

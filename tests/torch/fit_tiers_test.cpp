@@ -10,6 +10,7 @@
 #include <refrain/tier/counted.hpp>
 #include <refrain/tier/disk.hpp>
 #include <refrain/tier/host.hpp>
+#include <refrain/tier/limited.hpp>
 
 #include <torch/torch.h>
 
@@ -126,6 +127,37 @@ TEST_F(FitWithTiers, MovesAsManyBytesAsThePlanSays) {
   for (const auto& total : refrain::move_totals(ledger)) moved += total.bytes;
   EXPECT_EQ(moved, waits.counts().bytes_moved);
   EXPECT_NEAR(moved / Bytes(plan.cost().moved.at(0)), 1, 0.02);
+}
+
+TEST_F(FitWithTiers, LinksSayWhatATierHolds) {
+  const Bytes room(std::int64_t{1} << 20);
+  EXPECT_EQ(refrain::measure_links(tier::counted(tier::arena(room))).capacity, room);
+  EXPECT_EQ(refrain::measure_links(tier::limited(tier::arena(room * 4), room)).capacity, room);
+  EXPECT_EQ(refrain::measure_links(tier::limited(disk(), room, disk())).capacity,
+            refrain::kNoLimit);
+  EXPECT_FALSE(refrain::measure_links(tier::arena(Bytes(4096))).usable());
+}
+
+TEST_F(FitWithTiers, APlanThatATierHasNoRoomForIsMadeAnew) {
+  auto layers = blocks();
+  const auto x = input();
+  const Profile profile = refrain::profile(quick(), layers, x);
+  const Bytes budget = between(profile, 0.3);
+  auto links = fast();
+  links.capacity = Bytes(refrain::plan(profile, budget, {links}).cost().moved.at(0));
+  const Bytes room = links.capacity - Bytes(1);  // the tier itself takes some
+  const auto measure = [&](const refrain::Plan& plan) {
+    if (!plan.tiers().empty() && plan.cost().moved.at(0) > room.count())
+      throw refrain::TierError("no room");
+    return plan.predicted_peak();
+  };
+  const auto fitted = refrain::detail::measured_plan(profile, budget, {links}, measure);
+  EXPECT_LE(fitted.peak, budget);
+  EXPECT_GT(fitted.plan.cost().moved.at(0), 0);
+  EXPECT_LE(fitted.plan.cost().moved.at(0), room.count());
+  EXPECT_THROW((void)refrain::detail::measured_plan(profile, budget, {fast()}, measure),
+               refrain::TierError)
+      << "less room would not help";
 }
 
 TEST_F(FitWithTiers, APlanWantsItsTiers) {

@@ -49,6 +49,8 @@ class SpillFile {
   SpillFile& operator=(const SpillFile&) = delete;
   ~SpillFile() { ::close(file_); }
 
+  [[nodiscard]] Bytes cap() const { return cap_; }
+
   /// A place for so many bytes. Throws `TierError` beyond the cap.
   [[nodiscard]] std::int64_t take(std::int64_t count) {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -114,6 +114,7 @@ class Arena {
                                               std::move(give_back));
   }
   [[nodiscard]] Bytes on_the_way() const { return on_the_way_; }
+  [[nodiscard]] Bytes capacity() const { return store_->block.size(); }
   [[nodiscard]] Arena with_on_the_way(Bytes most) const {
     Arena other = *this;
     other.on_the_way_ = most;

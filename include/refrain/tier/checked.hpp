@@ -39,6 +39,7 @@ class Checked {
     return std::make_unique<Item>(std::move(item), before, Bytes(contents.nbytes()), describe());
   }
   [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
   [[nodiscard]] Checked with_on_the_way(Bytes most) const {
     Checked other = *this;
     other.upstream_ = upstream_.with_on_the_way(most);

@@ -45,6 +45,7 @@ class Counted {
                                   meter_);
   }
   [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
   [[nodiscard]] Counted with_on_the_way(Bytes most) const {
     Counted other = *this;
     other.upstream_ = upstream_.with_on_the_way(most);

@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -27,7 +26,7 @@ namespace refrain::tier {
 /// How a disk is used. `disk(folder, {.cap = 200_GiB})`.
 struct DiskOptions {
   /// Bytes that the file may take.
-  Bytes cap{std::numeric_limits<std::int64_t>::max()};
+  Bytes cap = kNoLimit;
   /// Bytes that may wait for being written, and stay in memory until then, beside the newest.
   Bytes on_the_way{std::int64_t{64} << 20};
 };
@@ -62,6 +61,7 @@ class Disk {
     }
   }
   [[nodiscard]] Bytes on_the_way() const { return on_the_way_; }
+  [[nodiscard]] Bytes capacity() const { return store_->file.cap(); }
   [[nodiscard]] Disk with_on_the_way(Bytes most) const {
     Disk other = *this;
     other.on_the_way_ = most;

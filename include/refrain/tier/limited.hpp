@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -54,6 +55,11 @@ class Limited {
     return std::make_unique<Item>(std::move(item), std::move(share));
   }
   [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Bytes capacity() const {
+    const Bytes own = std::min(limit_, upstream_.capacity());
+    const Bytes beyond = beyond_.capacity();
+    return beyond < kNoLimit - own ? own + beyond : kNoLimit;
+  }
   [[nodiscard]] Limited with_on_the_way(Bytes most) const {
     Limited other = *this;
     other.upstream_ = upstream_.with_on_the_way(most);

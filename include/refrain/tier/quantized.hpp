@@ -132,6 +132,7 @@ class Quantized {
     return std::make_unique<Item>(std::move(item), code_, contents);
   }
   [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
   [[nodiscard]] Quantized with_on_the_way(Bytes most) const {
     Quantized other = *this;
     other.upstream_ = upstream_.with_on_the_way(most);

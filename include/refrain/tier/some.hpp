@@ -57,6 +57,7 @@ class Some {
     return std::make_unique<Item>(std::move(item), std::move(held));
   }
   [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
+  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
   [[nodiscard]] Some with_on_the_way(Bytes most) const {
     Some other = *this;
     other.upstream_ = upstream_.with_on_the_way(most);
