@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What does including Refrain add to a translation unit that includes LibTorch already?
-// Compiles three small files in turn, a few times, and compares processor time and object size.
+// Compiles small files in turn, a few times, and compares processor time and object size.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
@@ -19,12 +19,16 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Unit {
-  Unit(std::string what, std::string file, std::string source)
-      : name(std::move(what)), stem(std::move(file)), text(std::move(source)) {}
+  Unit(std::string what, std::string file, std::string source, std::string how = {})
+      : name(std::move(what)),
+        stem(std::move(file)),
+        text(std::move(source)),
+        flags(std::move(how)) {}
 
   std::string name;
   std::string stem;
   std::string text;
+  std::string flags;
   std::vector<double> seconds;
   std::uintmax_t bytes = 0;
 };
@@ -98,17 +102,20 @@ double children_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+void compile(const fs::path& source, const fs::path& object, const std::string& flags) {
+  const auto command = fmt::format("{} {} -c \"{}\" -o \"{}\"", REFRAIN_COMPILE, flags,
+                                   source.string(), object.string());
+  if (std::system(command.c_str()) == 0) return;
+  fmt::print(stderr, "build_bench: this does not compile: {}\n", command);
+  std::exit(1);
+}
+
 void compile(Unit& unit, const fs::path& folder) {
   const auto source = folder / (unit.stem + ".cpp");
   const auto object = folder / (unit.stem + ".o");
   std::ofstream(source) << unit.text;
   const auto before = children_seconds();
-  const auto command =
-      fmt::format("{} -c \"{}\" -o \"{}\"", REFRAIN_COMPILE, source.string(), object.string());
-  if (std::system(command.c_str()) != 0) {
-    fmt::print(stderr, "build_bench: this does not compile: {}\n", command);
-    std::exit(1);
-  }
+  compile(source, object, unit.flags);
   unit.seconds.push_back(children_seconds() - before);
   unit.bytes = fs::file_size(object);
 }
@@ -142,13 +149,18 @@ void print_table(const std::vector<Unit>& units, nlohmann::json& results) {
 int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   const std::string include = "#include <refrain/refrain.hpp>";
+  const auto folder = fs::path(REFRAIN_RESULTS) / "build_bench";
+  const auto both = folder / "precompiled.hpp";
+  const auto wrapped = filled(kTrainer, include, "refrain::checkpoint");
   std::vector<Unit> units = {
       {"a trainer in plain LibTorch", "plain", filled(kTrainer, "", "")},
       {"the same, including Refrain", "including", filled(kTrainer, include, "")},
-      {"the same, each block wrapped", "wrapped",
-       filled(kTrainer, include, "refrain::checkpoint")}};
-  const auto folder = fs::path(REFRAIN_RESULTS) / "build_bench";
+      {"the same, each block wrapped", "wrapped", wrapped},
+      {"the same, both headers precompiled", "precompiled", wrapped,
+       fmt::format("-Winvalid-pch -include \"{}\"", both.string())}};
   fs::create_directories(folder);
+  std::ofstream(both) << "#include <torch/torch.h>\n" << include << "\n";
+  compile(both, both.string() + ".gch", "-x c++-header");
   for (int i = 0; i < repeats; ++i) {
     for (auto& unit : units) compile(unit, folder);
   }

@@ -5,7 +5,7 @@ namespace {
 
 using torch::Tensor;
 
-struct FunctionRoute {
+struct FunctionRoute : OnHost {
   static refrain::Route route() { return refrain::Route::Function; }
 };
 

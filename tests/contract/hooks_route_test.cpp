@@ -3,7 +3,7 @@
 
 namespace {
 
-struct HooksRoute {
+struct HooksRoute : OnHost {
   static refrain::Route route() { return refrain::Route::Hooks; }
 };
 

@@ -1,28 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include "support/live_bytes.hpp"
+#include "support/default_device.hpp"
 #include "support/messages.hpp"
 #include "support/modules.hpp"
 #include "support/thread_state.hpp"
 #include "support/twin.hpp"
 #include <refrain/checkpoint.hpp>
+#include <refrain/memory.hpp>
 
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
+#include <vector>
+
+/// Where the contract's tensors live, unless a route says otherwise.
+struct OnHost {
+  static torch::Device device() { return torch::kCPU; }
+};
 
 /// What any way into autograd owes the rest of the library. A route instantiates it with a type
-/// that has `static refrain::Route route()`.
+/// that has `static refrain::Route route()` and `static torch::Device device()`, and lives around
+/// each test.
 template <class Way>
 class RouteContract : public testing::Test {
  protected:
   using Tensor = torch::Tensor;
 
-  void SetUp() override { torch::manual_seed(20); }
+  void SetUp() override {
+    way_ = std::make_shared<Way>();
+    support::seed(20, Way::device());
+  }
+  void TearDown() override { way_.reset(); }
 
   static refrain::CheckpointOptions options() {
     return refrain::CheckpointOptions().route(Way::route());
@@ -41,15 +56,34 @@ class RouteContract : public testing::Test {
     };
   }
 
-  static Tensor input() { return torch::randn({96, 64}).requires_grad_(); }
+  static Tensor random(std::vector<std::int64_t> shape = {96, 64}) {
+    return torch::randn(shape).to(Way::device());
+  }
+  static Tensor input() { return random().requires_grad_(); }
+
+  template <class Holder, class... Args>
+  static Holder make(Args&&... args) {
+    const support::DefaultDevice there(Way::device());
+    return Holder(std::forward<Args>(args)...);
+  }
+
+  static support::Twin twin() { return support::Twin(options()).on(Way::device()); }
+
+  static std::int64_t live_bytes() {
+    support::wait_for(Way::device());
+    return refrain::memory(Way::device()).live.count();
+  }
+
+ private:
+  std::shared_ptr<Way> way_;
 };
 
 TYPED_TEST_SUITE_P(RouteContract);
 
 TYPED_TEST_P(RouteContract, GivesThePlainRunsResultGradientsAndStream) {
-  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(64, 0.3)));
-    for (int i = 0; i < 3; ++i) step.backward(layer(step.leaf(torch::randn({96, 64}))));
+  this->twin().of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(TestFixture::template make<support::Mlp>(64, 0.3)));
+    for (int i = 0; i < 3; ++i) step.backward(layer(step.leaf(TestFixture::random())));
   });
 }
 
@@ -68,34 +102,39 @@ TYPED_TEST_P(RouteContract, NeverRunsItAgainWithoutBackward) {
 }
 
 TYPED_TEST_P(RouteContract, ForgetsWhatTheBodySaved) {
-  const auto x = torch::randn({100'000}).requires_grad_();
+  const auto x = this->random({100'000}).requires_grad_();
   auto region = this->quiet([](torch::Tensor t) { return t.sin().exp().tanh().sum(); });
-  const auto before = support::live_bytes();
+  const auto before = this->live_bytes();
   const auto y = region(x);
-  EXPECT_LT(support::live_bytes() - before, 1000);
+  EXPECT_LT(this->live_bytes() - before, 1000);
   y.backward();
 }
 
 TYPED_TEST_P(RouteContract, FreesEverythingAfterBackward) {
-  auto layer = this->quiet(support::Mlp(64, 0.3));
-  const auto step = [&](int) { layer(this->input()).sum().backward(); };
-  EXPECT_EQ(support::growth_over(20, step), 0);
+  auto layer = this->quiet(TestFixture::template make<support::Mlp>(64, 0.3));
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) layer(this->input()).sum().backward();
+  };
+  steps(5);  // which fill every lazy cache
+  const auto before = this->live_bytes();
+  steps(20);
+  EXPECT_EQ(this->live_bytes() - before, 0);
 }
 
 TYPED_TEST_P(RouteContract, MovesBuffersOnce) {
-  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(torch::nn::BatchNorm1d(64)));
-    for (int i = 0; i < 2; ++i) step.backward(layer(step.leaf(torch::randn({96, 64}))));
+  this->twin().of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(TestFixture::template make<torch::nn::BatchNorm1d>(64)));
+    for (int i = 0; i < 2; ++i) step.backward(layer(step.leaf(TestFixture::random())));
   });
 }
 
 TYPED_TEST_P(RouteContract, PutsAutocastBack) {
-  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto layer = wrap(step.watch(support::Mlp(64)));
+  this->twin().of([](auto wrap, support::Step& step) {
+    auto layer = wrap(step.watch(TestFixture::template make<support::Mlp>(64)));
     torch::Tensor y;
     {
-      const support::Autocast on;
-      y = layer(step.leaf(torch::randn({96, 64})));
+      const support::Autocast on(true, at::kBFloat16, TypeParam::device().type());
+      y = layer(step.leaf(TestFixture::random()));
     }
     step.backward(y);
   });
@@ -113,12 +152,12 @@ TYPED_TEST_P(RouteContract, SaysThatItReplays) {
 }
 
 TYPED_TEST_P(RouteContract, NestsAndChains) {
-  support::Twin(this->options()).of([](auto wrap, support::Step& step) {
-    auto first = wrap(step.watch(support::Mlp(64, 0.2)));
-    auto second = wrap(step.watch(support::Mlp(64, 0.2)));
+  this->twin().of([](auto wrap, support::Step& step) {
+    auto first = wrap(step.watch(TestFixture::template make<support::Mlp>(64, 0.2)));
+    auto second = wrap(step.watch(TestFixture::template make<support::Mlp>(64, 0.2)));
     auto outer = wrap([&](torch::Tensor t) { return second(first(t.sin())).cos(); });
     auto after = wrap([](torch::Tensor t) { return torch::dropout(t, 0.3, true).exp(); });
-    step.backward(after(outer(step.leaf(torch::randn({96, 64})))));
+    step.backward(after(outer(step.leaf(TestFixture::random()))));
   });
 }
 
@@ -129,7 +168,7 @@ TYPED_TEST_P(RouteContract, GoesBackwardTwiceOverARetainedGraph) {
   y.backward({}, /*retain_graph=*/true);
   const auto once = x.grad().clone();
   y.backward();
-  EXPECT_TRUE(torch::equal(x.grad(), once * 2));
+  EXPECT_TRUE(torch::equal(x.grad().cpu(), once.cpu() * 2));
   EXPECT_LE(ran.runs(), 3);
   EXPECT_ANY_THROW(y.backward());
 }
@@ -163,7 +202,7 @@ TYPED_TEST_P(RouteContract, IsAPlainCallInsideAPlainScope) {
 }
 
 TYPED_TEST_P(RouteContract, RefusesAChangedParameter) {
-  auto linear = torch::nn::Linear(64, 64);
+  auto linear = TestFixture::template make<torch::nn::Linear>(64, 64);
   const auto y = this->quiet(linear)(this->input());
   {
     const torch::NoGradGuard no_grad;

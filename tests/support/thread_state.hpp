@@ -10,25 +10,28 @@
 
 namespace support {
 
-/// Switches CPU autocast for a scope.
+/// Switches autocast for a scope.
 class Autocast {
  public:
-  explicit Autocast(bool on = true, at::ScalarType dtype = at::kBFloat16) {
-    at::autocast::set_autocast_enabled(at::kCPU, on);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+  explicit Autocast(bool on = true, at::ScalarType dtype = at::kBFloat16,
+                    at::DeviceType device = at::kCPU)
+      : device_(device) {
+    at::autocast::set_autocast_enabled(device_, on);
+    at::autocast::set_autocast_dtype(device_, dtype);
     at::autocast::increment_nesting();
   }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
   ~Autocast() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
-    at::autocast::set_autocast_dtype(at::kCPU, was_);
+    at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_dtype(device_, was_);
   }
 
  private:
-  bool was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
-  at::ScalarType was_ = at::autocast::get_autocast_dtype(at::kCPU);
+  at::DeviceType device_;
+  bool was_on_ = at::autocast::is_autocast_enabled(device_);
+  at::ScalarType was_ = at::autocast::get_autocast_dtype(device_);
 };
 
 /// What the calling thread could notice if a region did not tidy up after itself.

@@ -4,17 +4,37 @@
 #include "run_counter.hpp"
 #include <refrain/checkpoint.hpp>
 
+#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace support {
+
+/// Of the host's random numbers, and of the device's.
+inline void seed(std::uint64_t value, torch::Device device) {
+  torch::manual_seed(value);
+  if (device.is_cpu()) return;
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(value);
+}
+
+/// Returns when the device has done what it was told, its thread of autograd too.
+inline void wait_for(torch::Device device) {
+  if (device.is_cpu()) return;
+  at::accelerator::synchronizeDevice(device.index());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
 
 /// One training step on one side of a twin. A body builds its modules and inputs through it, so
 /// that both sides start from the same random stream, and says what a user would look at.
@@ -47,7 +67,8 @@ class Step {
       note("output " + std::to_string(trace_.size()), output);
       needs_grad_.push_back(output.requires_grad());
       if (!output.requires_grad()) continue;
-      const auto weights = torch::arange(output.numel(), torch::kDouble).sin() + 1.5;
+      const auto weights =
+          (torch::arange(output.numel(), torch::kDouble).sin() + 1.5).to(output.device());
       total = total + (output.to(torch::kDouble) * weights.view(output.sizes())).sum();
     }
     return total;
@@ -63,7 +84,7 @@ class Step {
  private:
   friend class Twin;
 
-  void finish() {
+  void finish(torch::Device device) {
     for (const auto& leaf : leaves_) note("input gradient", leaf.grad());
     for (const auto& module : modules_) {
       for (const auto& item : module->named_parameters()) {
@@ -72,6 +93,7 @@ class Step {
       for (const auto& item : module->named_buffers()) note("buffer " + item.key(), item.value());
     }
     note("random numbers after the step", torch::rand({4}));
+    note("the device's", torch::rand({4}, device));
   }
 
   std::vector<torch::Tensor> leaves_;
@@ -114,13 +136,19 @@ class Twin {
     return *this;
   }
 
+  /// Where the body works; the default is the host.
+  Twin& on(torch::Device device) {
+    device_ = device;
+    return *this;
+  }
+
   template <class Body>
   Twin& of(Body&& body) {
     const auto run = [&](auto wrap) {
       Step step;
-      torch::manual_seed(7);
+      seed(7, device_);
       body(wrap, step);
-      step.finish();
+      step.finish(device_);
       return step;
     };
     const Step plain = run(Plain{});
@@ -146,13 +174,16 @@ class Twin {
     }
   }
 
-  [[nodiscard]] bool same(const torch::Tensor& a, const torch::Tensor& b) const {
-    if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  [[nodiscard]] bool same(const torch::Tensor& there, const torch::Tensor& here) const {
+    if (!there.defined() || !here.defined()) return there.defined() == here.defined();
+    const torch::Tensor a = there.cpu();
+    const torch::Tensor b = here.cpu();
     if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
     return tolerance_ == 0 ? torch::equal(a, b) : torch::allclose(a, b, tolerance_, tolerance_);
   }
 
   refrain::CheckpointOptions options_;
+  torch::Device device_ = torch::kCPU;
   double tolerance_ = 0;
   int runs_ = 0;
 };
