@@ -28,8 +28,8 @@ TORCH_MODULE(Block);
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return second(first(x)); }
 
-  // The only two lines that know of Refrain; they were `Block first = register_module(…,
-  // Block(128))`.
+  // The only two lines that know of Refrain. Without it: `Block first = register_module("first",
+  // Block(128));`
   refrain::Checkpoint<Block> first = register_module("first", refrain::checkpoint(Block(128)));
   refrain::Checkpoint<Block> second = register_module("second", refrain::checkpoint<Block>(128));
 };

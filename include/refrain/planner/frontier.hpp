@@ -57,7 +57,7 @@ class Frontier {
       throw OptionError(fmt::format("cannot solve a chain of {} stages, {} are the most: the "
                                     "table grows with their square.",
                                     chain.size(), kMostStages),
-                        "put several layers into one stage, or use policy::sqrt or "
+                        "put several layers into one stage, or use policy::sqrt_n or "
                         "policy::binomial.");
     }
     limits_.budget -= chain.boundary(0);  // cells do not count the chain's input
