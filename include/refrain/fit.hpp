@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -52,36 +53,44 @@ struct MeasuredPlan {
 [[nodiscard]] inline bool narrow(std::vector<Links>& tiers) {
   bool any = false;
   for (Links& links : tiers) {
-    if (links.capacity == kNoLimit) continue;
+    if (!links.usable() || links.capacity == kNoLimit) continue;
     links.capacity -= links.capacity / 8;
     any = true;
   }
   return any;
 }
 
-/// `measure(plan)` runs a step and tells its peak. A plan that is over is made anew within as much
-/// less as it was over, and one that a tier had no room for, with less room.
+/// A step by a plan.
+struct MeasuredStep {
+  Bytes peak;
+  std::exception_ptr refused = nullptr;  ///< Or else what a tier said that had no room.
+};
+
+/// `measure(plan)` runs a step. A plan that is over is made anew within as much less as it was
+/// over, and one that a tier had no room for, with less room.
 template <class Measure>
 [[nodiscard]] MeasuredPlan measured_plan(const Profile& profile, Bytes budget,
                                          std::vector<Links> tiers, const Measure& measure) {
   constexpr int kAttempts = 4;
   Bytes within = budget;
   Bytes least_measured = kNoLimit;
+  std::exception_ptr refused;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (attempt > 0 && within < least_budget(profile, tiers)) break;
     const Plan tried = refrain::plan(profile, within, tiers);
-    Bytes measured;
-    try {
-      measured = measure(tried);
-    } catch (const TierError&) {
-      if (!narrow(tiers)) throw;
+    const MeasuredStep step = measure(tried);
+    if (step.refused) {
+      refused = step.refused;
+      if (!narrow(tiers)) std::rethrow_exception(refused);
       continue;
     }
+    const Bytes measured = step.peak;
     if (measured <= budget) return {Plan(profile, tried.stages(), budget, tried.tiers()), measured};
     least_measured = std::min(least_measured, measured);
     within -= measured - budget;
   }
   // Tiers have needs of their own, whole pages for a disk, that count where a budget is very tight.
+  if (refused && budget < least_budget(profile)) std::rethrow_exception(refused);
   if (!tiers.empty()) return measured_plan(profile, budget, {}, measure);
   throw BudgetError(
       fmt::format("no plan was measured within {}: the leanest took {}.", budget, least_measured),
@@ -105,13 +114,25 @@ template <class Layers, class... Inputs>
     return checkpoint(layers, policy::AnyPolicy(plan), std::move(how));
   };
   const Profile profile = refrain::profile(options, layers, inputs...);
+  const c10::Device device(profile.device);
   std::vector<Links> tiers;
-  for (const AnyTier& tier : options.tiers())
-    tiers.push_back(measure_links(tier, c10::Device(profile.device)));
+  for (const AnyTier& tier : options.tiers()) tiers.push_back(measure_links(tier, device));
   const MeasuredPlan fitted = measured_plan(profile, budget, tiers, [&](const Plan& plan) {
     auto chain = apply(plan);
-    return measured_peak(options, c10::Device(profile.device),
-                         [&] { return HeldValue(chain(inputs...)); });
+    MeasuredStep step;
+    try {
+      step.peak = measured_peak(options, device, [&] {
+        try {
+          return HeldValue(chain(inputs...));
+        } catch (const TierError&) {
+          step.refused = std::current_exception();
+          throw;
+        }
+      });
+    } catch (const TierError&) {
+      if (!step.refused) throw;  // what a tier cannot give back is another matter
+    }
+    return step;
   });
   return Fitted<decltype(apply(fitted.plan))>(apply(fitted.plan), fitted.plan, fitted.peak);
 }
@@ -131,8 +152,8 @@ template <class Layers, class... Inputs>
 /// The budget is for all that lives on the device: parameters, optimizer state and data too. Say
 /// with `ProfileOptions` what the loss is, see there. A step leaves nothing behind: gradients,
 /// buffers and random generators come back as they were. Time: `profile`, and two forwards and a
-/// backward for each plan that is tried, nearly always one. Throws `BudgetError` if no plan fits;
-/// the chain is as it was then.
+/// backward for each plan that is tried, nearly always one. Throws `BudgetError` if no plan fits,
+/// and `TierError` if a tier fails; the chain is as it was then.
 template <class... Inputs>
 [[nodiscard]] auto fit(const ProfileOptions& options, const torch::nn::Sequential& layers,
                        Bytes budget, const Inputs&... inputs) {

@@ -22,6 +22,7 @@ namespace refrain {
 /// Copies of one direction follow each other; both directions, and other tiers' copies, go on
 /// beside them and beside the computing.
 struct Links {
+  static constexpr double kMostRate = 1e15;  ///< Bytes per second; far from overflow as an integer.
   static constexpr Bytes kWindow = Bytes(std::int64_t{64} << 20);
 
   std::string tier = "host";
@@ -55,8 +56,7 @@ struct Links {
 
 /// Throws `OptionError` if a rate, a latency or an amount cannot be.
 inline void check(const Links& links) {
-  constexpr double kMost = 1e15;  // bytes per second, and far from overflow as an integer
-  const auto amount = [](double value) { return value >= 0 && value <= kMost; };
+  const auto amount = [](double value) { return value >= 0 && value <= Links::kMostRate; };
   const bool good = amount(links.out) && amount(links.back) && amount(links.latency) &&
                     links.capacity >= Bytes() && links.in_flight >= Bytes();
   if (good) return;
@@ -65,7 +65,8 @@ inline void check(const Links& links) {
                   "in flight, cannot be.",
                   links.tier, links.out, links.back, links.latency, links.capacity,
                   links.in_flight),
-      fmt::format("none is negative, and rates are at most {:g}: 0 stands for no link.", kMost));
+      fmt::format("none is negative, and rates are at most {:g}: 0 stands for no link.",
+                  Links::kMostRate));
 }
 
 }  // namespace refrain

@@ -62,12 +62,17 @@ namespace detail {
     std::vector<double> out;
     std::vector<double> back;
   };
+  const AnyTier one_by_one =
+      tier.with_on_the_way(Bytes());  // so all the way out, and back from there
+  const auto bytes_of = [&](std::int64_t count) {
+    return at::ones({count}, at::dtype(at::kByte).device(device));
+  };
   const auto once = [&](std::int64_t count, double patience, Times& times) {
-    at::Tensor contents = at::ones({count}, at::dtype(at::kByte).device(device));
+    at::Tensor contents = bytes_of(count);
     const auto memory = contents.storage().getWeakStorageImpl();
     const auto begin = meter.now();
-    const auto item = tier.take(std::exchange(contents, {}));
-    if (item == nullptr || !detail::has_left(memory, tier, device, patience)) return false;
+    const auto item = one_by_one.take(std::exchange(contents, {}));
+    if (item == nullptr || !detail::has_left(memory, one_by_one, device, patience)) return false;
     const auto gone = meter.now();
     static_cast<void>(item->get());
     times.out.push_back(detail::DeviceMeter::seconds(begin, gone));
@@ -76,19 +81,21 @@ namespace detail {
   };
   Links links{.tier = tier.describe(), .capacity = tier.capacity(), .in_flight = tier.on_the_way()};
   const std::int64_t count = std::min(bytes, links.capacity / 2).count() / kPage * kPage;
-  bool moves = count > kPage;
+  std::int64_t page = kPage;  // the least that it takes
+  while (page < count && one_by_one.take(bytes_of(page)) == nullptr) page *= 2;
+  bool moves = page < count;
   Times pages;
   Times all;
   for (int i = 0; i < kRounds && moves; ++i)
-    moves = once(kPage, kShort, pages) && once(count, kLong, all);
+    moves = once(page, kShort, pages) && once(count, kLong, all);
   if (!moves) return links;
   const auto median = [](std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
   };
-  const auto rate = [&](const std::vector<double>& whole, const std::vector<double>& page) {
-    const double seconds = std::max(median(whole) - median(page), 1e-9);
-    return static_cast<double>(count - kPage) / seconds;
+  const auto rate = [&](const std::vector<double>& whole, const std::vector<double>& least) {
+    const double seconds = std::max(median(whole) - median(least), 1e-9);
+    return std::min(static_cast<double>(count - page) / seconds, Links::kMostRate);
   };
   links.out = rate(all.out, pages.out);
   links.back = rate(all.back, pages.back);

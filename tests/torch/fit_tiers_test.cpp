@@ -11,6 +11,7 @@
 #include <refrain/tier/disk.hpp>
 #include <refrain/tier/host.hpp>
 #include <refrain/tier/limited.hpp>
+#include <refrain/tier/some.hpp>
 
 #include <torch/torch.h>
 
@@ -18,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <vector>
 
@@ -133,8 +135,8 @@ TEST_F(FitWithTiers, LinksSayWhatATierHolds) {
   const Bytes room(std::int64_t{1} << 20);
   EXPECT_EQ(refrain::measure_links(tier::counted(tier::arena(room))).capacity, room);
   EXPECT_EQ(refrain::measure_links(tier::limited(tier::arena(room * 4), room)).capacity, room);
-  EXPECT_EQ(refrain::measure_links(tier::limited(disk(), room, disk())).capacity,
-            refrain::kNoLimit);
+  EXPECT_EQ(refrain::measure_links(tier::limited(disk(), room, disk())).capacity, room);
+  EXPECT_TRUE(refrain::measure_links(tier::at_least(disk(), Bytes(64 << 10))).usable());
   EXPECT_FALSE(refrain::measure_links(tier::arena(Bytes(4096))).usable());
 }
 
@@ -147,9 +149,10 @@ TEST_F(FitWithTiers, APlanThatATierHasNoRoomForIsMadeAnew) {
   links.capacity = Bytes(refrain::plan(profile, budget, {links}).cost().moved.at(0));
   const Bytes room = links.capacity - Bytes(1);  // the tier itself takes some
   const auto measure = [&](const refrain::Plan& plan) {
+    refrain::detail::MeasuredStep step{plan.predicted_peak()};
     if (!plan.tiers().empty() && plan.cost().moved.at(0) > room.count())
-      throw refrain::TierError("no room");
-    return plan.predicted_peak();
+      step.refused = std::make_exception_ptr(refrain::TierError("no room"));
+    return step;
   };
   const auto fitted = refrain::detail::measured_plan(profile, budget, {links}, measure);
   EXPECT_LE(fitted.peak, budget);
@@ -158,6 +161,37 @@ TEST_F(FitWithTiers, APlanThatATierHasNoRoomForIsMadeAnew) {
   EXPECT_THROW((void)refrain::detail::measured_plan(profile, budget, {fast()}, measure),
                refrain::TierError)
       << "less room would not help";
+  const auto refuses = [](const refrain::Plan& plan) {
+    return refrain::detail::MeasuredStep{plan.predicted_peak(),
+                                         std::make_exception_ptr(refrain::TierError("no room"))};
+  };
+  EXPECT_THROW((void)refrain::detail::measured_plan(
+                   profile, refrain::least_budget(profile, {links}), {links}, refuses),
+               refrain::TierError);
+}
+
+/// Saves its result, and so does the next one.
+struct Thin {
+  torch::nn::Linear linear{256, 256};
+  Tensor operator()(const Tensor& x) { return torch::relu(linear(x)); }
+};
+
+TEST_F(FitWithTiers, WhatStagesOfTwoTiersShareStaysAndIsPlannedSo) {
+  std::vector<Thin> layers(6);
+  const auto x = torch::randn({512, 256});
+  const std::vector<AnyTier> tiers = {tier::arena(Bytes(4 << 20)), tier::arena(Bytes(4 << 20))};
+  const Profile profile = refrain::profile(quick(), layers, x);
+  std::vector<refrain::SegmentNode> nodes;
+  for (std::int64_t i = 0; i < 5; ++i) nodes.push_back({{i, i + 1}, false, {}, 0, 1 + i % 2});
+  nodes.push_back({{5, 6}});
+  const refrain::Plan plan(profile, {6, nodes}, Bytes(1 << 30), {fast(), fast()});
+  auto chain = refrain::checkpoint(layers, plan, refrain::CheckpointOptions().tiers(tiers));
+  for (int i = 0; i < 2; ++i) {
+    for (auto& layer : layers) layer.linear->zero_grad();
+    refrain::reset_peak();
+    chain(x).square().mean().backward();
+  }
+  EXPECT_LE(refrain::memory().peak, plan.predicted_peak());
 }
 
 TEST_F(FitWithTiers, APlanWantsItsTiers) {

@@ -17,14 +17,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -242,6 +246,63 @@ class Fails {
   };
   std::shared_ptr<How> how_;
 };
+
+TEST(TierFault, AForkedProcessIsToldToMakeItsOwnTier) {
+  const Folder folder;
+  const auto waits = tier::disk(folder.path());
+  const auto held = waits.take(torch::ones({1024}));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    try {
+      (void)waits.take(torch::ones({1024}));
+      ::_exit(1);
+    } catch (const TierError& error) {
+      ::_exit(std::string(error.what()).find("forked") == std::string::npos ? 2 : 0);
+    }
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(torch::equal(held->get(), torch::ones({1024})));
+}
+
+TEST(TierFault, ASizeThatIsNoWholeNumberOfPiecesIsHeldToTheLastByte) {
+  const auto odd = torch::rand({25'000});
+  const auto arena = tier::arena(Bytes(100'000));
+  EXPECT_EQ(arena.capacity(), Bytes(100'000));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(arena.take(odd.clone())->get(), odd));
+  const Folder folder;
+  const auto disk = tier::disk(folder.path(), {.cap = Bytes(100'000)});
+  EXPECT_EQ(disk.capacity(), Bytes(24 * 4096));
+  const auto most = torch::ones({24 * 4096}, torch::kByte);
+  EXPECT_TRUE(torch::equal(disk.take(most.clone())->get(), most));
+  EXPECT_EQ(tier::disk(folder.path()).capacity(), refrain::kNoLimit);
+}
+
+TEST(TierFault, ALimitHasRoomForOneOfTwoThatComeAtOnce) {
+  constexpr std::int64_t kBytes = 600'000;
+  const auto waits = tier::limited(tier::arena(Bytes(2 * kBytes)), Bytes(kBytes + 1));
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> taken = 0;
+    std::atomic<int> ready = 0;
+    std::vector<std::unique_ptr<refrain::TierItem>> items(2);
+    const auto take = [&](std::size_t i) {
+      const auto tensor = torch::ones({kBytes}, torch::kByte);
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      try {
+        items[i] = waits.take(tensor);
+        ++taken;
+      } catch (const TierError&) {
+      }
+    };
+    std::thread other([&] { take(1); });
+    take(0);
+    other.join();
+    EXPECT_EQ(taken, 1);
+  }
+}
 
 TEST(TierFault, AUsersTierThatThrowsIsToldWithWhatItWasAskedFor) {
   const auto how = std::make_shared<Fails::How>();

@@ -121,6 +121,13 @@ class Spilled {
     return true;
   }
 
+  /// Where nobody reads it after all.
+  void end_reading() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    coming_ = false;
+    came_.notify_all();
+  }
+
   /// With what it lies in. Waits for what is being read; what is still in memory comes at once. Not
   /// defined if it is neither.
   [[nodiscard]] std::pair<at::Tensor, std::shared_ptr<void>> get() {

@@ -28,20 +28,22 @@ struct Movable {
 }
 
 /// Of each item, at the place of its first stage. The tensor between two items goes with the one
-/// that reads it, but stays if a plain stage that stays made it and may have saved it too. The
-/// chain's input is the caller's.
+/// that reads it, but stays if a plain stage made it that stays or moves elsewhere, and may have
+/// saved it too. The chain's input is the caller's.
 [[nodiscard]] inline std::vector<Movable> movables(const std::vector<SegmentNode>& nodes,
                                                    const ChainCost& chain) {
   std::vector<Movable> items(static_cast<std::size_t>(chain.size()));
-  bool maker_lets_go = false;
+  constexpr std::int64_t kRegion = -1;  // saves nothing of its result
+  std::int64_t maker = 0;               // its tier
   for (const SegmentNode& node : nodes) {
     const std::int64_t end = node.replayed ? node.range.begin + 1 : node.range.end;
     for (std::int64_t i = node.range.begin; i < end; ++i) {
       const std::int64_t inside = node.replayed ? 0 : movable_inside(chain[i], node.option);
       const std::int64_t read = chain[i].input - (node.replayed ? 0 : chain[i].input_unsaved);
       if (node.tier != 0)
-        items[static_cast<std::size_t>(i)] = {inside + (maker_lets_go ? read : 0), node.tier};
-      maker_lets_go = node.replayed || node.tier != 0;
+        items[static_cast<std::size_t>(i)] = {
+            inside + (maker == kRegion || maker == node.tier ? read : 0), node.tier};
+      maker = node.replayed ? kRegion : node.tier;
     }
   }
   return items;

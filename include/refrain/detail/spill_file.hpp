@@ -37,7 +37,7 @@ class SpillFile {
 
   /// `cap`: bytes that it may take. Throws `TierError` if the folder has no room for a file.
   SpillFile(std::string folder, Bytes cap)
-      : folder_(std::move(folder)), cap_(cap), gaps_(cap.count(), kPage) {
+      : folder_(std::move(folder)), cap_(cap), gaps_(this->cap().count(), kPage) {
     open_direct();
     if (file_ < 0) open_plain();
     if (file_ < 0) {
@@ -49,7 +49,18 @@ class SpillFile {
   SpillFile& operator=(const SpillFile&) = delete;
   ~SpillFile() { ::close(file_); }
 
-  [[nodiscard]] Bytes cap() const { return cap_; }
+  /// In whole pages.
+  [[nodiscard]] Bytes cap() const {
+    return cap_ == kNoLimit ? cap_ : Bytes(cap_.count() / kPage * kPage);
+  }
+
+  /// A process that was forked shares the file with the one that made it, but not who has which
+  /// place. Throws `TierError` there.
+  void require_own_process() const {
+    if (::getpid() == process_) return;
+    throw TierError(fmt::format("disk(\"{}\") was made before this process was forked.", folder_),
+                    "make a tier of its own in each process.");
+  }
 
   /// A place for so many bytes. Throws `TierError` beyond the cap.
   [[nodiscard]] std::int64_t take(std::int64_t count) {
@@ -147,6 +158,7 @@ class SpillFile {
 
   std::string folder_;
   Bytes cap_;
+  pid_t process_ = ::getpid();
   int file_ = -1;
   std::atomic<bool> direct_ = false;
   std::mutex mutex_;

@@ -29,8 +29,9 @@ namespace refrain::detail {
 class ArenaBlock {
  public:
   explicit ArenaBlock(Bytes size)
-      : block_(new_host_bytes(size.count(), at::getAccelerator().has_value())),
-        gaps_(size.count(), kAlignment) {}
+      : size_(size),
+        block_(new_host_bytes(whole(size.count()), at::getAccelerator().has_value())),
+        gaps_(block_.numel(), kAlignment) {}
 
   /// Room for so many bytes; its tensor is not defined if no gap holds them.
   HostRoom take(std::int64_t count) {
@@ -54,7 +55,7 @@ class ArenaBlock {
       busy_.push_back({begin, begin + room.bytes.numel(), used});
   }
 
-  [[nodiscard]] Bytes size() const { return Bytes(block_.numel()); }
+  [[nodiscard]] Bytes size() const { return size_; }
   [[nodiscard]] Bytes longest_gap() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return Bytes(gaps_.longest());
@@ -63,6 +64,10 @@ class ArenaBlock {
  private:
   static constexpr std::int64_t kAlignment = 64;
 
+  static std::int64_t whole(std::int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
   /// Given back, but a copy may still go on.
   struct Busy {
     std::int64_t begin;
@@ -70,6 +75,7 @@ class ArenaBlock {
     std::shared_ptr<c10::Event> until;
   };
 
+  Bytes size_;
   std::mutex mutex_;
   at::Tensor block_;
   Gaps gaps_;

@@ -52,6 +52,7 @@ class Disk {
         on_the_way_(detail::checked_window("disk", options.on_the_way)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
+    store_->file.require_own_process();
     store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()), on_the_way_);
     try {
       return std::make_unique<Item>(contents, store_, staged_, on_the_way_);
@@ -118,7 +119,12 @@ class Disk {
 
     void fetch() override {
       if (!spilled_->begin_reading()) return;
-      store_->reader.add([spilled = spilled_] { spilled->read(); });
+      try {
+        store_->reader.add([spilled = spilled_] { spilled->read(); });
+      } catch (...) {  // no thread could be started
+        spilled_->end_reading();
+        throw;
+      }
     }
     at::Tensor get() override {
       at::Tensor bytes;

@@ -37,13 +37,16 @@ class Limited {
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     const auto count = static_cast<std::int64_t>(contents.nbytes());
-    Share share(held_, count);
-    if (held_->load() > limit_.count()) {
+    std::int64_t held = *held_;
+    while (held <= limit_.count() - count && !held_->compare_exchange_weak(held, held + count)) {
+    }
+    if (held > limit_.count() - count) {
       if (beyond_) return beyond_.take(contents);
       throw TierError(fmt::format("{} has no room for {}.", describe(), Bytes(count)),
-                      fmt::format("it holds {}.", Bytes(held_->load() - count)),
+                      fmt::format("it holds {}.", Bytes(held)),
                       "raise the limit, or name a tier beyond it: limited(tier, bytes, beyond).");
     }
+    Share share(held_, count);
     std::unique_ptr<TierItem> item;
     try {
       item = upstream_.take(contents);
@@ -54,15 +57,17 @@ class Limited {
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), std::move(share));
   }
-  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
-  [[nodiscard]] Bytes capacity() const {
-    const Bytes own = std::min(limit_, upstream_.capacity());
-    const Bytes beyond = beyond_.capacity();
-    return beyond < kNoLimit - own ? own + beyond : kNoLimit;
+  [[nodiscard]] Bytes on_the_way() const {
+    const Bytes beyond = beyond_.on_the_way();
+    return std::min(upstream_.on_the_way(), kNoLimit - beyond) + beyond;
   }
+  /// What the first takes: a plan, which goes by one speed, names the tier beyond by itself.
+  [[nodiscard]] Bytes capacity() const { return std::min(limit_, upstream_.capacity()); }
   [[nodiscard]] Limited with_on_the_way(Bytes most) const {
     Limited other = *this;
-    other.upstream_ = upstream_.with_on_the_way(most);
+    const Bytes beyond = beyond_ ? most / 2 : Bytes();
+    other.upstream_ = upstream_.with_on_the_way(most - beyond);
+    other.beyond_ = beyond_.with_on_the_way(beyond);
     return other;
   }
   [[nodiscard]] std::string describe() const {
@@ -71,13 +76,11 @@ class Limited {
   }
 
  private:
-  /// Of the limit.
+  /// Of the limit: gives back what was taken of it.
   class Share {
    public:
     Share(std::shared_ptr<std::atomic<std::int64_t>> held, std::int64_t count)
-        : held_(std::move(held)), count_(count) {
-      *held_ += count_;
-    }
+        : held_(std::move(held)), count_(count) {}
     Share(Share&&) = default;
     Share& operator=(Share&&) = delete;
     Share(const Share&) = delete;
