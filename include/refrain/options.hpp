@@ -148,9 +148,10 @@ class CheckpointOptions {
 };
 
 [[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {
-  if (options.saved() == Saved::Moved)
+  if (options.saved() == Saved::Moved) {
     return fmt::format("moved to {}{}", options.tier().tier,
                        options.check() == Check::None ? ", unchecked" : "");
+  }
   std::string text = options.route() == Route::Hooks ? "hooks" : "function";
   if (options.rng() == Rng::Ignore) text += ", rng ignored";
   if (options.check() == Check::None) text += ", unchecked";

@@ -10,7 +10,6 @@
 #include <concepts>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 namespace refrain {
@@ -62,11 +61,10 @@ class AnyTier {
   /// None: what is kept stays where it is.
   AnyTier() = default;
   template <class Tier>
-    requires(!std::same_as<std::remove_cvref_t<Tier>, AnyTier> &&
-             StorageTier<std::remove_cvref_t<Tier>>)
-  AnyTier(Tier&& tier)  // implicit: every tier is one
-      : held_(std::make_shared<const Held<std::remove_cvref_t<Tier>>>(std::forward<Tier>(tier))) {
-    static_assert(std::copyable<std::remove_cvref_t<Tier>>, "refrain: a storage tier is copyable");
+    requires(!std::same_as<Tier, AnyTier> && StorageTier<Tier>)
+  AnyTier(Tier tier)  // implicit: every tier is one
+      : held_(std::make_shared<const Held<Tier>>(std::move(tier))) {
+    static_assert(std::copyable<Tier>, "refrain: a storage tier is copyable");
   }
 
   [[nodiscard]] explicit operator bool() const { return held_ != nullptr; }
@@ -100,8 +98,7 @@ class AnyTier {
   };
   template <class Tier>
   struct Held final : AnyHeld {
-    template <class Given>
-    explicit Held(Given&& given) : tier(std::forward<Given>(given)) {}
+    explicit Held(Tier given) : tier(std::move(given)) {}
     [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const override {
       return tier.take(contents);
     }

@@ -24,10 +24,11 @@ class CopyWorker {
       state_->ends = true;
     }
     state_->comes.notify_one();
-    if (thread_.get_id() == std::this_thread::get_id())
+    if (thread_.get_id() == std::this_thread::get_id()) {
       thread_.detach();
-    else if (thread_.joinable())
+    } else if (thread_.joinable()) {
       thread_.join();
+    }
   }
 
   void add(std::function<void()> work) {

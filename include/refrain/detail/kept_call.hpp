@@ -132,12 +132,13 @@ inline void reuse_result(KeptCall& kept, const OperatorHandle& op, OperatorStack
   std::size_t next_written = 0;
   for (std::size_t i = 0; i < kept.returns.size(); ++i) {
     const c10::IValue& value = kept.returns[i];
-    if (i < kept.moved.size() && kept.moved[i])
+    if (i < kept.moved.size() && kept.moved[i]) {
       stack.push_back(kept.moved[i]->get());
-    else if (value.isNone() && next_written < written.size())
+    } else if (value.isNone() && next_written < written.size()) {
       stack.push_back(written[next_written++]);
-    else
+    } else {
       stack.push_back(without_graph(value));
+    }
   }
   for (RandomState& state : kept.after) state.restore();
   if (torch::autograd::get_current_graph_task_id() != -1 &&

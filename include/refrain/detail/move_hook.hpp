@@ -45,7 +45,7 @@ class MoveHook final : public torch::autograd::SavedVariableHooks {
           "backward.",
           "call backward first, or write to a clone.");
     }
-    const at::Tensor saved = saved_->get();
+    at::Tensor saved = saved_->get();
     version_.share_with(saved);  // a change of what came back counts as one of what went
     return saved;
   }

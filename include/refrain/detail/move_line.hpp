@@ -96,10 +96,11 @@ class MoveLine {
     for (std::size_t n = std::min(most, waiting_.size()); n > 0 && !waiting_.empty(); --n) {
       if (next_ >= waiting_.size()) next_ = 0;
       const auto memory = waiting_[next_].memory.lock();
-      if (memory == nullptr || move(memory) != MovedStorage::Outcome::Waits)
+      if (memory == nullptr || move(memory) != MovedStorage::Outcome::Waits) {
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(next_));
-      else
+      } else {
         ++next_;
+      }
     }
   }
 

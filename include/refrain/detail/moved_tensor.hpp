@@ -77,10 +77,11 @@ class MovedTensor {
   /// False in a LibTorch that no longer knows names.
   template <class Tensor>
   [[nodiscard]] static bool has_names(const Tensor& tensor) {
-    if constexpr (requires { tensor.has_names(); })
+    if constexpr (requires { tensor.has_names(); }) {
       return tensor.has_names();
-    else
+    } else {
       return false;
+    }
   }
 
   /// From its first element to its last.

@@ -40,9 +40,10 @@ struct Movable {
     for (std::int64_t i = node.range.begin; i < end; ++i) {
       const std::int64_t inside = node.replayed ? 0 : movable_inside(chain[i], node.option);
       const std::int64_t read = chain[i].input - (node.replayed ? 0 : chain[i].input_unsaved);
-      if (node.tier != 0)
+      if (node.tier != 0) {
         items[static_cast<std::size_t>(i)] = {
             inside + (maker == kRegion || maker == node.tier ? read : 0), node.tier};
+      }
       maker = node.replayed ? kRegion : node.tier;
     }
   }
