@@ -18,7 +18,7 @@ set(refrain_floor_2
     "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)"
     "detail/(live_samples|memory_reports|saves_watcher|step_recorder|call_record)"
     "detail/(memory_view|moved_storage|moved_tensor|move_line|move_hook)")
-set(refrain_floor_3 "tier/.+" "detail/(side_streams|host_memory|host_item|spill_file|copy_worker|gaps|disk_store)")
+set(refrain_floor_3 "tier/.+" "detail/(decorator|side_streams|host_memory|host_item|spill_file|copy_worker|gaps|disk_store)")
 set(refrain_floor_4 replay keep "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit offload measure_links refrain
                     "detail/(stage_meter|chain_profiler|measured_step|lint_step)")

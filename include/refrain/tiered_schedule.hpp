@@ -58,8 +58,8 @@ inline void check_tiers(const Segmentation& cut, const std::vector<Links>& tiers
 /// What an item keeps leaves when its first run is over. The computing goes on, but waits before
 /// more than `in_flight` bytes are on their way to a tier, or more than one item. Backward, whoever
 /// begins asks for its bytes; then older ones are fetched, one or as many bytes as were asked for,
-/// before they are asked for. The peak holds for links down to half as fast as named. Seconds are infinite
-/// where a plan moves to a tier without a rate.
+/// before they are asked for. The peak holds for links down to half as fast as named. Seconds are
+/// infinite where a plan moves to a tier without a rate.
 ///
 /// Throws `PlanError` as `simulate` does, and if a node's tier has no links; `OptionError` if links
 /// cannot be.

@@ -5,6 +5,7 @@
 #include <refrain/checkpoint.hpp>
 #include <refrain/detail/side_streams.hpp>
 #include <refrain/error.hpp>
+#include <refrain/measure_links.hpp>
 #include <refrain/offload.hpp>
 #include <refrain/tier/arena.hpp>
 #include <refrain/tier/checked.hpp>
@@ -88,6 +89,15 @@ class TierOnAccelerator : public support::OnAcceleratorInEachMode {
 };
 
 INSTANTIATE_TEST_SUITE_P(Each, TierOnAccelerator, support::kEachMode, support::mode_name);
+
+TEST_P(TierOnAccelerator, LinksToADiskLeadToTheDisk) {
+  const auto waits = tier::disk(folder());
+  const Bytes bytes(std::int64_t{1} << 20);
+  const auto links = refrain::measure_links(waits, fake_device(0), bytes);
+  EXPECT_TRUE(links.usable());
+  EXPECT_GE(waits.bytes_written(), bytes * 3);
+  EXPECT_GE(waits.bytes_read(), bytes * 3) << "what came back was on the host still";
+}
 
 TEST_P(TierOnAccelerator, MovesAsExactlyAsThePlainRun) {
   for (const AnyTier& waits : all_tiers()) expect_trains(waits, 3);

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "support/default_device.hpp"
+#include "support/live_bytes.hpp"
 #include "support/messages.hpp"
 #include "support/modules.hpp"
 #include "support/thread_state.hpp"
 #include "support/twin.hpp"
 #include <refrain/checkpoint.hpp>
-#include <refrain/memory.hpp>
 
 #include <torch/torch.h>
 
@@ -69,10 +69,7 @@ class RouteContract : public testing::Test {
 
   static support::Twin twin() { return support::Twin(options()).on(Way::device()); }
 
-  static std::int64_t live_bytes() {
-    support::wait_for(Way::device());
-    return refrain::memory(Way::device()).live.count();
-  }
+  static std::int64_t live_bytes() { return support::live_bytes(Way::device()); }
 
  private:
   std::shared_ptr<Way> way_;
@@ -112,13 +109,8 @@ TYPED_TEST_P(RouteContract, ForgetsWhatTheBodySaved) {
 
 TYPED_TEST_P(RouteContract, FreesEverythingAfterBackward) {
   auto layer = this->quiet(TestFixture::template make<support::Mlp>(64, 0.3));
-  const auto steps = [&](int count) {
-    for (int i = 0; i < count; ++i) layer(this->input()).sum().backward();
-  };
-  steps(5);  // which fill every lazy cache
-  const auto before = this->live_bytes();
-  steps(20);
-  EXPECT_EQ(this->live_bytes() - before, 0);
+  const auto step = [&](int) { layer(this->input()).sum().backward(); };
+  EXPECT_EQ(support::growth_over(20, step, /*warm_up=*/5, TypeParam::device()), 0);
 }
 
 TYPED_TEST_P(RouteContract, MovesBuffersOnce) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "support/fake_accelerator.hpp"
+#include "support/twin.hpp"
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
 #include <refrain/replay.hpp>
@@ -25,11 +26,11 @@ class OnAccelerator : public testing::Test {
     install_fake_accelerator();
     torch::ones({2}, fake_device(0)).requires_grad_().exp().sum().backward();
   }
-  void SetUp() override {
-    torch::manual_seed(20);
-    for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) fake::generator(i).set_current_seed(20);
-  }
+  void SetUp() override { seed_all(); }
 
+  static void seed_all() {
+    for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) seed(20, fake_device(i));
+  }
   static torch::Tensor leaf(c10::DeviceIndex device, std::vector<std::int64_t> shape = {4, 4}) {
     return torch::randn(shape).to(fake_device(device)).requires_grad_();
   }
@@ -44,8 +45,7 @@ class OnAccelerator : public testing::Test {
   template <class Step>
   static void expect_same(const Step& step) {
     const auto run = [&] {
-      torch::manual_seed(20);
-      for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) fake::generator(i).set_current_seed(20);
+      seed_all();
       return std::pair(step(), draws(0) + 1000 * draws(1));
     };
     const auto plain = [&] {

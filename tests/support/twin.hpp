@@ -4,17 +4,14 @@
 #include "run_counter.hpp"
 #include <refrain/checkpoint.hpp>
 
-#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,13 +24,6 @@ inline void seed(std::uint64_t value, torch::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_current_seed(value);
-}
-
-/// Returns when the device has done what it was told, its thread of autograd too.
-inline void wait_for(torch::Device device) {
-  if (device.is_cpu()) return;
-  at::accelerator::synchronizeDevice(device.index());
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 /// One training step on one side of a twin. A body builds its modules and inputs through it, so

@@ -21,6 +21,8 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace {
@@ -175,6 +177,40 @@ struct Thin {
   torch::nn::Linear linear{256, 256};
   Tensor operator()(const Tensor& x) { return torch::relu(linear(x)); }
 };
+
+/// An arena that cannot give back what has so many bytes.
+struct Torn {
+  Bytes lost;
+  AnyTier upstream = tier::arena(Bytes(32 << 20));
+
+  struct Item final : refrain::TierItem {
+    Tensor get() override { throw refrain::TierError("the tape is torn."); }
+  };
+  [[nodiscard]] std::unique_ptr<refrain::TierItem> take(const Tensor& contents) const {
+    if (Bytes(contents.nbytes()) == lost) return std::make_unique<Item>();
+    return upstream.take(contents);
+  }
+  [[nodiscard]] Bytes capacity() const { return upstream.capacity(); }
+  [[nodiscard]] std::string describe() const { return "torn"; }
+};
+
+TEST_F(FitWithTiers, MovesWhatIsDearToReplayAndTellsWhatATierCannotGiveBack) {
+  Thin thin;
+  thin.linear = torch::nn::Linear(512, 512);  // a forward takes far longer than moving its input
+  const std::vector<Thin> layers(6, thin);
+  const auto x = torch::randn({1024, 512});
+  const auto waits = tier::counted(tier::arena(Bytes(32 << 20)));
+  const Bytes budget = between(refrain::profile(quick(), layers, x), 0.5);
+  auto fitted = refrain::fit(quick().tiers({waits}), layers, budget, x);
+  EXPECT_LE(fitted.measured_peak(), budget);
+  EXPECT_GT(fitted.plan().cost().moved.at(0), 0);
+  EXPECT_LE(waits.counts().most_held, waits.capacity());
+
+  const Torn torn{Bytes(x.nbytes())};
+  support::expect_says<refrain::TierError>({"the tape is torn", "asked for 2097152 bytes"}, [&] {
+    (void)refrain::fit(quick().tiers({torn}), layers, budget + Bytes(32 << 20), x);
+  });
+}
 
 TEST_F(FitWithTiers, WhatStagesOfTwoTiersShareStaysAndIsPlannedSo) {
   std::vector<Thin> layers(6);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -19,6 +22,10 @@ class CopyWorker {
   CopyWorker(const CopyWorker&) = delete;
   CopyWorker& operator=(const CopyWorker&) = delete;
   ~CopyWorker() {
+    if (!is_at_home()) {  // there is no thread here to wait for
+      if (thread_.joinable()) thread_.detach();
+      return;
+    }
     {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       state_->ends = true;
@@ -30,6 +37,9 @@ class CopyWorker {
       thread_.join();
     }
   }
+
+  /// False in a process that was forked from the one that made it: threads do not come along.
+  [[nodiscard]] bool is_at_home() const { return ::getpid() == process_; }
 
   void add(std::function<void()> work) {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -61,6 +71,7 @@ class CopyWorker {
     }
   }
 
+  pid_t process_ = ::getpid();
   std::shared_ptr<State> state_;
   std::thread thread_;
 };

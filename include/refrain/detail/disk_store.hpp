@@ -32,6 +32,15 @@ struct DiskStore {
 
   DiskStore(std::string folder, Bytes cap) : file(std::move(folder), cap) {}
 
+  /// A process that was forked shares the file with the one that made it, but neither its threads
+  /// nor who has which place. Throws `TierError` there.
+  void require_own_process() const {
+    if (writer.is_at_home()) return;
+    throw TierError(
+        fmt::format("disk(\"{}\") was made before this process was forked.", file.folder()),
+        "make a tier of its own in each process.");
+  }
+
   /// Waits until no more than `most` bytes are on the way.
   void begin_writing(std::int64_t count, Bytes most) {
     std::unique_lock<std::mutex> lock(mutex);

@@ -54,14 +54,6 @@ class SpillFile {
     return cap_ == kNoLimit ? cap_ : Bytes(cap_.count() / kPage * kPage);
   }
 
-  /// A process that was forked shares the file with the one that made it, but not who has which
-  /// place. Throws `TierError` there.
-  void require_own_process() const {
-    if (::getpid() == process_) return;
-    throw TierError(fmt::format("disk(\"{}\") was made before this process was forked.", folder_),
-                    "make a tier of its own in each process.");
-  }
-
   /// A place for so many bytes. Throws `TierError` beyond the cap.
   [[nodiscard]] std::int64_t take(std::int64_t count) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -158,7 +150,6 @@ class SpillFile {
 
   std::string folder_;
   Bytes cap_;
-  pid_t process_ = ::getpid();
   int file_ = -1;
   std::atomic<bool> direct_ = false;
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/decorator.hpp>
 #include <refrain/detail/fingerprint.hpp>
 #include <refrain/detail/memory_view.hpp>
 #include <refrain/error.hpp>
@@ -28,22 +29,15 @@ namespace refrain::tier {
 ///
 /// Time: one pass over the bytes each way, and the device's thread waits for it. Memory: a
 /// five-hundredth. Errors: `TierError` from `get` if something else came back.
-class Checked {
+class Checked : public detail::Decorator<Checked> {
  public:
-  explicit Checked(AnyTier upstream) : upstream_(std::move(upstream)) {}
+  explicit Checked(AnyTier upstream) : Decorator(std::move(upstream)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     const detail::Fingerprint before(detail::as_bytes(contents));
     auto item = upstream_.take(contents);
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), before, Bytes(contents.nbytes()), describe());
-  }
-  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
-  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
-  [[nodiscard]] Checked with_on_the_way(Bytes most) const {
-    Checked other = *this;
-    other.upstream_ = upstream_.with_on_the_way(most);
-    return other;
   }
   [[nodiscard]] std::string describe() const { return fmt::format("checked({})", upstream_); }
 
@@ -76,8 +70,6 @@ class Checked {
     Bytes bytes_;
     std::string who_;
   };
-
-  AnyTier upstream_;
 };
 
 static_assert(StorageTier<Checked>, "a checked tier is a storage tier");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/decorator.hpp>
 #include <refrain/tier.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -33,23 +34,16 @@ struct Counts {
 ///     auto waits = tier::counted(tier::host());
 ///     auto block = refrain::offload(Block(512), waits);
 ///     fmt::print("{}\n", waits.counts().bytes_moved);
-class Counted {
+class Counted : public detail::Decorator<Counted> {
  public:
   explicit Counted(AnyTier upstream)
-      : upstream_(std::move(upstream)), meter_(std::make_shared<Meter>()) {}
+      : Decorator(std::move(upstream)), meter_(std::make_shared<Meter>()) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     auto item = upstream_.take(contents);
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), static_cast<std::int64_t>(contents.nbytes()),
                                   meter_);
-  }
-  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
-  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
-  [[nodiscard]] Counted with_on_the_way(Bytes most) const {
-    Counted other = *this;
-    other.upstream_ = upstream_.with_on_the_way(most);
-    return other;
   }
   [[nodiscard]] std::string describe() const { return fmt::format("counted({})", upstream_); }
 
@@ -104,7 +98,6 @@ class Counted {
     std::shared_ptr<Meter> meter_;
   };
 
-  AnyTier upstream_;
   std::shared_ptr<Meter> meter_;
 };
 

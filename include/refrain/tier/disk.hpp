@@ -52,7 +52,7 @@ class Disk {
         on_the_way_(detail::checked_window("disk", options.on_the_way)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
-    store_->file.require_own_process();
+    store_->require_own_process();
     store_->begin_writing(static_cast<std::int64_t>(contents.nbytes()), on_the_way_);
     try {
       return std::make_unique<Item>(contents, store_, staged_, on_the_way_);
@@ -118,6 +118,7 @@ class Disk {
     ~Item() override { spilled_->let_go(); }
 
     void fetch() override {
+      store_->require_own_process();
       if (!spilled_->begin_reading()) return;
       try {
         store_->reader.add([spilled = spilled_] { spilled->read(); });

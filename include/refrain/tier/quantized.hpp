@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/decorator.hpp>
 #include <refrain/detail/memory_view.hpp>
 #include <refrain/error.hpp>
 #include <refrain/tier.hpp>
@@ -118,10 +119,10 @@ namespace refrain::tier {
 /// Memory: 68 or 36 bytes for 64 numbers, and about 5 MiB while it works. Time: some passes over
 /// the numbers each way, and the device's thread waits for one. Errors: `OptionError` for other
 /// bits.
-class Quantized {
+class Quantized : public detail::Decorator<Quantized> {
  public:
   Quantized(AnyTier upstream, std::int64_t bits)
-      : upstream_(std::move(upstream)), bits_(bits), code_(checked(bits)) {}
+      : Decorator(std::move(upstream)), bits_(bits), code_(checked(bits)) {}
 
   [[nodiscard]] std::unique_ptr<TierItem> take(const at::Tensor& contents) const {
     if (!contents.is_floating_point()) return upstream_.take(contents);
@@ -130,13 +131,6 @@ class Quantized {
     auto item = upstream_.take(code);
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), code_, contents);
-  }
-  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
-  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
-  [[nodiscard]] Quantized with_on_the_way(Bytes most) const {
-    Quantized other = *this;
-    other.upstream_ = upstream_.with_on_the_way(most);
-    return other;
   }
   [[nodiscard]] std::string describe() const {
     return fmt::format("quantized({}, {})", upstream_, bits_);
@@ -171,7 +165,6 @@ class Quantized {
     return bits;
   }
 
-  AnyTier upstream_;
   std::int64_t bits_;
   detail::BlockCode code_;
 };

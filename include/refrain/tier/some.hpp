@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/bytes.hpp>
+#include <refrain/detail/decorator.hpp>
 #include <refrain/error.hpp>
 #include <refrain/tier.hpp>
 
@@ -28,13 +29,13 @@ struct Offered {
 
 /// A tier that takes what a rule wants of what it is offered. `first`, `fraction` and `at_least`
 /// are the ready ones.
-class Some {
+class Some : public detail::Decorator<Some> {
  public:
   using Wants = std::function<bool(const Offered& so_far, Bytes next)>;
 
   Some(std::string description, AnyTier upstream, Wants wants)
-      : description_(std::move(description)),
-        upstream_(std::move(upstream)),
+      : Decorator(std::move(upstream)),
+        description_(std::move(description)),
         wants_(std::move(wants)),
         step_(std::make_shared<Step>()) {}
 
@@ -55,13 +56,6 @@ class Some {
     auto item = upstream_.take(contents);
     if (item == nullptr) return nullptr;
     return std::make_unique<Item>(std::move(item), std::move(held));
-  }
-  [[nodiscard]] Bytes on_the_way() const { return upstream_.on_the_way(); }
-  [[nodiscard]] Bytes capacity() const { return upstream_.capacity(); }
-  [[nodiscard]] Some with_on_the_way(Bytes most) const {
-    Some other = *this;
-    other.upstream_ = upstream_.with_on_the_way(most);
-    return other;
   }
   [[nodiscard]] std::string describe() const { return description_; }
 
@@ -104,7 +98,6 @@ class Some {
   };
 
   std::string description_;
-  AnyTier upstream_;
   Wants wants_;
   std::shared_ptr<Step> step_;
 };
