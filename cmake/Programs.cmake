@@ -46,6 +46,9 @@ add_library(refrain_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cpp")
 target_link_libraries(refrain_precompiled PRIVATE refrain_program)
 target_precompile_headers(refrain_precompiled PRIVATE <torch/torch.h>)
 
+# What the tests of label core run: `cmake --build --target core_programs`.
+add_custom_target(core_programs)
+
 # refrain_add_program(name sources... [LIBRARIES libraries...])
 function(refrain_add_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
