@@ -111,6 +111,7 @@ template <class Layers, class... Inputs>
   const auto apply = [&](const Plan& plan) {
     auto how = options.checkpoint();
     if (!options.tiers().empty()) how.tiers(tiers_for(plan, options.tiers()));
+    if (!options.keeps().empty()) how.keeps(options.keeps());
     return checkpoint(layers, policy::AnyPolicy(plan), std::move(how));
   };
   const Profile profile = refrain::profile(options, layers, inputs...);
@@ -147,7 +148,8 @@ template <class Layers, class... Inputs>
 ///     loss(fitted(x)).backward();
 ///
 /// `ProfileOptions().tiers({tier::host()})` offers tiers: their links are measured, and what waits
-/// for backward may be moved there as well as replayed.
+/// for backward may be moved there as well as replayed. `.keeps({policy::keep_matmuls()})` offers
+/// to keep part of a layer, and replay the rest.
 ///
 /// The budget is for all that lives on the device: parameters, optimizer state and data too. Say
 /// with `ProfileOptions` what the loss is, see there. A step leaves nothing behind: gradients,

@@ -107,6 +107,13 @@ class CheckpointOptions {
   /// Default: `Saved::Replayed`. `Moved` needs a tier.
   CheckpointOptions& saved(Saved value) { return set(saved_, value); }
 
+  /// What the layers keep that a plan runs in its first, second, … option: the operator policies
+  /// that were profiled, in that order. Throws `OptionError` as `keep` does. Default: none.
+  CheckpointOptions& keeps(std::vector<policy::OpPolicy> value) {
+    for (const policy::OpPolicy& policy : value) CheckpointOptions().keep(policy);
+    return set(keeps_, std::move(value));
+  }
+
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Rng rng() const { return rng_; }
   [[nodiscard]] Check check() const { return check_; }
@@ -121,7 +128,8 @@ class CheckpointOptions {
   [[nodiscard]] policy::OpPolicy keep() const {
     return kept_operators_ ? kept_operators_->policy() : policy::OpPolicy();
   }
-  /// The same, looked up; null for none.
+  [[nodiscard]] const std::vector<policy::OpPolicy>& keeps() const { return keeps_; }
+  /// `keep()`, looked up; null for none.
   [[nodiscard]] const detail::KeptOperators* kept_operators() const {
     return kept_operators_.get();
   }
@@ -145,6 +153,7 @@ class CheckpointOptions {
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> state_;
   std::shared_ptr<const detail::KeptOperators> kept_operators_;
+  std::vector<policy::OpPolicy> keeps_;
 };
 
 [[nodiscard]] inline std::string to_string(const CheckpointOptions& options) {

@@ -200,21 +200,32 @@ namespace detail {
   return {profile, std::move(choice.cut), budget, std::move(choice.tiers)};
 }
 
+namespace detail {
+
+[[nodiscard]] inline std::string option_text(const Profile& profile, std::int64_t option) {
+  const auto place = static_cast<std::size_t>(option - 1);
+  if (place >= profile.keeps.size()) return fmt::format("option {}", option);
+  const std::string& kept = profile.keeps[place];
+  return kept.empty() ? "replayed" : "replayed but for " + kept;
+}
+
+}  // namespace detail
+
 /// One piece of the chain, as a plan treats it.
 struct PlanPiece {
   Segment layers;
-  std::string what;  ///< "kept", "replayed", "replayed as [0,2)* [2,4)", "option 1", "kept on host"
-  Bytes keeps;       ///< From forward to backward, its result included.
-  Bytes moves;       ///< To its tier. What it reads of a result counts here, with its reader.
+  /// "kept", "replayed", "replayed as [0,2)* [2,4)", "replayed but for keep_matmuls()", "kept on
+  /// host"
+  std::string what;
+  Bytes keeps;  ///< From forward to backward, its result included.
+  Bytes moves;  ///< To its tier. What it reads of a result counts here, with its reader.
 };
 
 [[nodiscard]] inline std::vector<PlanPiece> pieces(const Plan& plan) {
   const ChainCost& chain = plan.profile().chain;
   const auto movable = detail::movables(plan.stages().nodes(), chain);
   std::vector<PlanPiece> pieces;
-  for (std::size_t i = 0; i < plan.stages().size(); ++i) {
-    const SegmentNode& stages = plan.stages().nodes()[i];
-    const SegmentNode& layers = plan.layers().nodes()[i];
+  for (const SegmentNode& stages : plan.stages()) {
     std::int64_t keeps = stages.replayed ? chain.boundary(stages.range.end) : 0;
     std::int64_t moves = 0;
     for (std::int64_t k = stages.range.begin; k < stages.range.end; ++k) {
@@ -222,13 +233,15 @@ struct PlanPiece {
       moves += movable[static_cast<std::size_t>(k)].bytes;
     }
     std::string what = stages.replayed ? "replayed" : "kept";
-    if (stages.option != 0) what = fmt::format("option {}", stages.option);
-    if (!layers.inside.empty()) what += " as " + to_string(layers.inside);
+    if (stages.option != 0) what = detail::option_text(plan.profile(), stages.option);
+    if (!stages.inside.empty())
+      what += " as " + to_string(detail::in_layers(plan.profile(), stages.inside));
     if (stages.tier != 0) {
       what += stages.replayed ? ", its input on " : " on ";
       what += plan.tiers()[static_cast<std::size_t>(stages.tier - 1)].tier;
     }
-    pieces.push_back({layers.range, std::move(what), Bytes(keeps), Bytes(moves)});
+    pieces.push_back({detail::in_layers(plan.profile(), stages.range), std::move(what),
+                      Bytes(keeps), Bytes(moves)});
   }
   return pieces;
 }

@@ -41,7 +41,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
                                         {Executor::Flat, "flat"}})
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
-                                   measured_loss, signature)
+                                   measured_loss, signature, keeps)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Links, tier, out, back, latency, capacity, in_flight)
 

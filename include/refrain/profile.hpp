@@ -30,6 +30,8 @@ struct Profile {
   Executor executor = Executor::Hooks;
   Signature signature;         ///< Of the model.
   bool measured_loss = false;  ///< Or else a gradient of the output's size stands for it.
+  /// What the options of the stages keep: the operator policies, described.
+  std::vector<std::string> keeps = {};
 
   [[nodiscard]] std::int64_t layer_count() const { return layers.empty() ? 0 : layers.back().end; }
 
@@ -54,8 +56,8 @@ inline constexpr std::int64_t kWorthTelling = 100;  // one part in
 }
 
 [[nodiscard]] inline std::string milliseconds_text(double seconds) {
-  constexpr double kMilli = 1e3;
-  return fmt::format("{:.2f} ms", seconds * kMilli);
+  constexpr double kPerSecond = 1e3;
+  return fmt::format("{:.2f} ms", seconds * kPerSecond);
 }
 
 }  // namespace detail
@@ -71,8 +73,12 @@ namespace detail {
   std::vector<SegmentNode> layers;
   layers.reserve(stages.size());
   for (const SegmentNode& node : stages) {
-    layers.push_back({in_layers(profile, node.range), node.replayed,
-                      in_layers(profile, node.inside), node.option, node.tier});
+    // Each stage that runs in an option is a region of its own.
+    const std::int64_t size = node.option == 0 ? node.range.size() : 1;
+    for (std::int64_t i = node.range.begin; i < node.range.end; i += size) {
+      layers.push_back({in_layers(profile, Segment{i, i + size}), node.replayed,
+                        in_layers(profile, node.inside), node.option, node.tier});
+    }
   }
   return layers;
 }

@@ -6,6 +6,8 @@
 #include <refrain/detail/held_value.hpp>
 #include <refrain/error.hpp>
 #include <refrain/options.hpp>
+#include <refrain/policy/ops.hpp>
+#include <refrain/tier.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 namespace refrain {
 
@@ -81,6 +84,16 @@ class ProfileOptions {
     tiers_ = std::move(value);
     return *this;
   }
+  /// What else may be done with a layer than to keep all of it or to replay all of it: each policy
+  /// says what a region over the layer keeps, and the layer is measured so too. Throws
+  /// `OptionError` for operators that cannot be kept. Default: none.
+  ///
+  ///     ProfileOptions().keeps({policy::keep_matmuls(), policy::keep_attention()})
+  ProfileOptions& keeps(std::vector<policy::OpPolicy> value) {
+    CheckpointOptions().keeps(value);
+    keeps_ = std::move(value);
+    return *this;
+  }
   /// Called after each stage. Default: a line on the terminal, if it takes longer than two seconds.
   ProfileOptions& progress(Progress value) {
     progress_ = std::move(value);
@@ -94,6 +107,7 @@ class ProfileOptions {
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] const CheckpointOptions& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const std::vector<AnyTier>& tiers() const { return tiers_; }
+  [[nodiscard]] const std::vector<policy::OpPolicy>& keeps() const { return keeps_; }
   [[nodiscard]] const Progress& progress() const { return progress_; }
 
  private:
@@ -108,6 +122,7 @@ class ProfileOptions {
   double seconds_ = kSeconds;
   CheckpointOptions checkpoint_;
   std::vector<AnyTier> tiers_;
+  std::vector<policy::OpPolicy> keeps_;
   Progress progress_;
 };
 

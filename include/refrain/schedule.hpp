@@ -92,8 +92,9 @@ class ScheduleMachine {
       } else {
         for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i) {
           forward_plain(i, chain_[i].way(node.option));
-          if (i > node.range.begin || before != nullptr)
-            let_go(i, i == node.range.begin && before->replayed);
+          const SegmentNode* const maker = i > node.range.begin ? &node : before;
+          if (maker != nullptr && node.option == 0 && maker->option == 0)
+            let_go(i, maker->replayed);
           if (runs == Runs::First) live_ += mover_.leave(i, cost_.seconds);
         }
       }
@@ -101,7 +102,8 @@ class ScheduleMachine {
     }
   }
 
-  /// Of the input of stage `i`, what nobody saves once the stage has run.
+  /// Of the input of stage `i`, what nobody saves once the stage has run. A stage run in an option
+  /// holds its input, and may hold its result.
   void let_go(std::int64_t i, bool after_region) {
     const std::int64_t bytes =
         after_region ? chain_[i].input_unsaved : chain_[i].input_saved_by_nobody;

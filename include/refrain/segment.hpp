@@ -27,8 +27,11 @@ struct SegmentNode {
   Segment range;
   bool replayed = false;
   std::vector<SegmentNode> inside =
-      {};                   ///< How the replay itself is cut; empty: its stages run plainly.
-  std::int64_t option = 0;  ///< Which of each stage's options it runs; 0: plainly.
+      {};  ///< How the replay itself is cut; empty: its stages run plainly.
+  /// Which of each stage's options it runs: 0, plainly; or as a region with the first, second, … of
+  /// a list of operator policies, which keeps some of it and replays the rest. Not inside a replay,
+  /// and it moves nothing.
+  std::int64_t option = 0;
   /// Where what it keeps is moved between forward and backward: 0, it stays; or the first, second,
   /// … of a list of tiers. What a replay keeps is not moved.
   std::int64_t tier = 0;
@@ -69,7 +72,7 @@ class Segmentation {
   Segmentation(std::int64_t stages, std::vector<SegmentNode> nodes)
       : stages_(stages), nodes_(std::move(nodes)) {
     check(nodes_, {0, stages_});
-    for (const SegmentNode& node : nodes_) check_inside_stays(node.inside);
+    for (const SegmentNode& node : nodes_) check_inside(node.inside);
   }
 
   [[nodiscard]] std::int64_t stages() const { return stages_; }
@@ -92,6 +95,9 @@ class Segmentation {
         fail(node.range, "is cut but not replayed", nodes, whole);
       if (node.option < 0 || (node.option > 0 && node.replayed))
         fail(node.range, fmt::format("cannot run option {}", node.option), nodes, whole);
+      if (node.option > 0 && node.tier > 0)
+        fail(node.range, fmt::format("runs option {} and moves to tier {}", node.option, node.tier),
+             nodes, whole);
       if (node.tier < 0) fail(node.range, fmt::format("has tier {}", node.tier), nodes, whole);
       if (!node.inside.empty()) check(node.inside, node.range);
       next = node.range.end;
@@ -99,14 +105,20 @@ class Segmentation {
     if (next != whole.end) fail(whole, fmt::format("is covered up to {} only", next), nodes, whole);
   }
 
-  static void check_inside_stays(const std::vector<SegmentNode>& inside) {
+  static void check_inside(const std::vector<SegmentNode>& inside) {
     for (const SegmentNode& node : inside) {
+      if (node.option != 0) {
+        throw PlanError(fmt::format("{} runs option {}, but it is inside a replay.",
+                                    to_string(node.range), node.option),
+                        "what it keeps would be kept from the first run on: put it beside the "
+                        "replayed piece.");
+      }
       if (node.tier != 0) {
         throw PlanError(fmt::format("{} is moved to tier {}, but it is inside a replay.",
                                     to_string(node.range), node.tier),
                         "what a replay keeps is read soon after: move the replayed piece itself.");
       }
-      check_inside_stays(node.inside);
+      check_inside(node.inside);
     }
   }
 

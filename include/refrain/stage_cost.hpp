@@ -49,7 +49,9 @@ struct StageCost {
   /// What `plain.saved` is by what autograd saves. Less, where the stage keeps memory in other
   /// ways.
   std::int64_t saved_tensors = 0;
-  std::vector<GradRun> options = {};  ///< Other ways to run it: some of it kept, some replayed.
+  /// Other ways to run it: as a region that keeps some of it. Their `replay_peak` does not matter:
+  /// no option is run inside a replay.
+  std::vector<GradRun> options = {};
 
   /// How it runs in `option`: 0 is plainly.
   [[nodiscard]] const GradRun& way(std::int64_t option) const {

@@ -10,7 +10,8 @@
 namespace support {
 
 /// Every plan of the stages `[first, last)`, the loss behind them if `loss`: each way to run the
-/// first stage, or each replay of the first few, before every plan of the rest.
+/// first stage (inside a replay plainly), or each replay of the first few, before every plan of the
+/// rest.
 class Programs {
  public:
   using Nodes = std::vector<refrain::SegmentNode>;
@@ -32,7 +33,8 @@ class Programs {
       plans.push_back(std::move(rest));
     };
     for (const Nodes& rest : of(first + 1, last, loss)) {
-      for (std::int64_t option = 0; option < chain_[first].ways(); ++option)
+      const std::int64_t ways = loss ? chain_[first].ways() : 1;
+      for (std::int64_t option = 0; option < ways; ++option)
         put_before({{first, first + 1}, false, {}, option}, rest);
     }
     // A replay at the very end would be run twice for nothing.

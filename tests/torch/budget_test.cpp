@@ -23,6 +23,7 @@
 namespace {
 
 namespace F = torch::nn::functional;
+namespace policy = refrain::policy;
 using refrain::Bytes;
 using refrain::Plan;
 using refrain::Profile;
@@ -38,6 +39,18 @@ struct Trained {
 
 void drop_gradients(const std::vector<torch::Tensor>& parameters) {
   for (const torch::Tensor& parameter : parameters) parameter.mutable_grad() = torch::Tensor();
+}
+
+/// So that plans use them: layers as small as these are as quickly replayed as a whole.
+Profile with_quick_options(Profile profile) {
+  for (refrain::StageCost& stage : profile.chain.stages) {
+    const double replay = stage.plain.forward - stage.tail;
+    for (refrain::GradRun& option : stage.options) {
+      option.forward = stage.plain.forward;
+      option.backward = stage.plain.backward + replay / 8;
+    }
+  }
+  return profile;
 }
 
 template <class Layers, class Loss>
@@ -58,26 +71,37 @@ Trained trained(std::string name, const Layers& layers, const torch::Tensor& x, 
   };
   peak_with(refrain::policy::none());
   return {std::move(name),
-          refrain::profile(ProfileOptions().loss(loss).checkpoint(options), layers, x), peak_with};
+          with_quick_options(refrain::profile(
+              ProfileOptions().loss(loss).checkpoint(options).keeps(options.keeps()), layers, x)),
+          peak_with};
 }
 
-Trained trained_gpt() {
+Trained trained_gpt_with(const refrain::CheckpointOptions& options) {
   const auto layers = support::gpt(/*blocks=*/6, /*width=*/64, /*tokens=*/200, /*drop=*/0.1);
   const auto ids = torch::randint(200, {4, 32});
   const auto targets = torch::randint(200, {4 * 32});
   return trained(
       "GPT", layers, ids,
       [targets](const torch::Tensor& y) { return F::cross_entropy(y.flatten(0, 1), targets); },
-      layers->parameters());
+      layers->parameters(), options);
+}
+Trained trained_gpt() { return trained_gpt_with({}); }
+Trained trained_gpt_keeping() {
+  return trained_gpt_with(
+      refrain::CheckpointOptions().keeps({policy::keep_matmuls(), policy::keep_ops({"addmm"})}));
 }
 
-Trained trained_resnet() {
+Trained trained_resnet_with(const refrain::CheckpointOptions& options) {
   const auto layers = support::resnet(/*channels=*/8, /*classes=*/10);
   const auto classes = torch::randint(10, {4});
   return trained(
       "ResNet", layers, torch::randn({4, 3, 32, 32}),
       [classes](const torch::Tensor& y) { return F::cross_entropy(y, classes); },
-      layers->parameters());
+      layers->parameters(), options);
+}
+Trained trained_resnet() { return trained_resnet_with({}); }
+Trained trained_resnet_keeping() {
+  return trained_resnet_with(refrain::CheckpointOptions().keeps({policy::keep_matmuls()}));
 }
 
 Trained trained_lstm() {
@@ -125,12 +149,17 @@ struct DropoutFirstImpl : torch::nn::Module {
 };
 TORCH_MODULE(DropoutFirst);
 
-Trained trained_dropout_first() {
+Trained trained_dropout_first_with(const refrain::CheckpointOptions& options) {
   torch::nn::Sequential layers;
   for (int i = 0; i < 6; ++i) layers->push_back(DropoutFirst());
   return trained(
       "dropout first", layers, torch::randn({128, 32}),
-      [](const torch::Tensor& y) { return y.pow(2).mean(); }, layers->parameters());
+      [](const torch::Tensor& y) { return y.pow(2).mean(); }, layers->parameters(), options);
+}
+Trained trained_dropout_first() { return trained_dropout_first_with({}); }
+/// The last product's result is the layer's, and is kept.
+Trained trained_dropout_first_keeping() {
+  return trained_dropout_first_with(refrain::CheckpointOptions().keeps({policy::keep_matmuls()}));
 }
 
 /// Writes a buffer that is larger than what it keeps.
@@ -186,6 +215,7 @@ TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
   ASSERT_LT(least, most);
   Bytes last_peak;
   double last_seconds = std::numeric_limits<double>::infinity();
+  bool any_option = false;
   constexpr int kBudgets = 20;
   for (int i = 0; i < kBudgets; ++i) {
     const Bytes budget = least + (most - least) * i / (kBudgets - 1);
@@ -198,10 +228,12 @@ TEST_P(Budget, TheMeasuredPeakIsThePredictedOne) {
                 static_cast<double>(measured.count()), allowed);
     EXPECT_GE(plan.predicted_peak(), last_peak);
     EXPECT_LE(plan.predicted_seconds(), last_seconds);
+    for (const auto& node : plan.stages()) any_option = any_option || node.option != 0;
     last_peak = plan.predicted_peak();
     last_seconds = plan.predicted_seconds();
   }
   EXPECT_EQ(last_seconds, refrain::plain_cost(profile).seconds);
+  EXPECT_EQ(any_option, !profile.keeps.empty());
 }
 
 using StageFunction = std::function<torch::Tensor(torch::Tensor)>;
@@ -243,18 +275,21 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
 }
 
 std::string kept_name(const testing::TestParamInfo<Trained (*)()>& model) {
-  return std::vector<std::string>{"TiedGpt", "SharedLayer", "DropoutFirst",
+  return std::vector<std::string>{"TiedGpt", "SharedLayer", "DropoutFirst", "DropoutFirstKeeping",
                                   "Codebooks"}[model.index];
 }
 INSTANTIATE_TEST_SUITE_P(Models, KeptBudget,
                          testing::Values(&trained_tied_gpt, &trained_shared, &trained_dropout_first,
-                                         &trained_codebooks),
+                                         &trained_dropout_first_keeping, &trained_codebooks),
                          kept_name);
 
 std::string model_name(const testing::TestParamInfo<Trained (*)()>& model) {
-  return std::vector<std::string>{"Gpt", "ResNet", "Lstm"}[model.index];
+  return std::vector<std::string>{"Gpt", "GptKeeping", "ResNet", "ResNetKeeping",
+                                  "Lstm"}[model.index];
 }
 INSTANTIATE_TEST_SUITE_P(Models, Budget,
-                         testing::Values(&trained_gpt, &trained_resnet, &trained_lstm), model_name);
+                         testing::Values(&trained_gpt, &trained_gpt_keeping, &trained_resnet,
+                                         &trained_resnet_keeping, &trained_lstm),
+                         model_name);
 
 }  // namespace

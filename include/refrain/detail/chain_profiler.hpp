@@ -39,8 +39,7 @@ class ChainProfiler {
         chain_(std::move(chain)),
         device_(chain_.device()),
         meter_(device_),
-        settings_(std::make_shared<RegionSettings>(
-            RegionSettings{options.checkpoint(), "the stage that is measured"})) {
+        settings_(settings_of(options)) {
     if (chain_.layers.empty()) {
       throw OptionError("cannot profile a chain without layers.");
     }
@@ -63,10 +62,25 @@ class ChainProfiler {
     profile_.executor = hooks ? Executor::Hooks : Executor::Nested;
     profile_.resident = memory(device_).live + options_.reserve() + passed_;
     profile_.slack += kScalars;
+    for (const policy::OpPolicy& policy : options_.keeps())
+      profile_.keeps.push_back(policy.describe());
     return std::move(profile_);
   }
 
  private:
+  /// Of a region over a stage, and of each option.
+  static std::vector<StageMeter::Settings> settings_of(const ProfileOptions& options) {
+    std::vector<CheckpointOptions> all = {options.checkpoint()};
+    for (const policy::OpPolicy& policy : options.keeps())
+      all.push_back(CheckpointOptions(options.checkpoint()).keep(policy));
+    std::vector<StageMeter::Settings> settings;
+    for (CheckpointOptions& one : all) {
+      settings.push_back(std::make_shared<RegionSettings>(
+          RegionSettings{std::move(one), "the stage that is measured"}));
+    }
+    return settings;
+  }
+
   void measure(StepUndone& undone) {
     constant_ = StorageSet(chain_.input.tensors());
     const ChainScan scan = [&] {
@@ -118,15 +132,15 @@ class ChainProfiler {
 
   /// Less often for a stage whose like was measured before: they share their samples.
   [[nodiscard]] StageTimes measure_seconds(StageMeter& meter, const StageCost& cost) const {
-    StageTimes before;
+    StageTimes before(meter.options());
     const auto& stages = profile_.chain.stages;
     for (std::size_t k = 0; k < stages.size(); ++k) {
       if (stages[k] == cost) before.add(times_[k]);
     }
-    StageTimes times;
+    StageTimes times(meter.options());
     const auto enough = [&] {
-      const auto count = static_cast<std::int64_t>(before.forward.size() + times.forward.size());
-      return count >= options_.repeats() && before.total() + times.total() >= options_.seconds();
+      return before.rounds() + times.rounds() >= options_.repeats() &&
+             before.total() + times.total() >= options_.seconds();
     };
     do {
       meter.measure_seconds(times);
@@ -180,6 +194,10 @@ class ChainProfiler {
       cost.plain.backward_peak += later;
       cost.plain.backward_peak_with_gradient += later;
       cost.plain.replay_peak += later;
+      for (GradRun& option : cost.options) {
+        option.backward_peak += later;
+        option.backward_peak_with_gradient += later;
+      }
     }
   };
 
@@ -249,7 +267,7 @@ class ChainProfiler {
   /// Stages that are of one type and take the same bytes are taken to take the same time.
   void fill_seconds() {
     auto& stages = profile_.chain.stages;
-    std::vector<StageTimes> pooled(stages.size());
+    std::vector<StageTimes> pooled(stages.size(), StageTimes(options_.keeps().size()));
     for (std::size_t i = 0; i < stages.size(); ++i) {
       for (std::size_t k = 0; k < stages.size(); ++k) {
         // Not filled yet: equal means equal bytes and types.
@@ -259,14 +277,24 @@ class ChainProfiler {
     for (std::size_t i = 0; i < stages.size(); ++i) {
       StageCost& stage = stages[i];
       GradRun& plain = stage.plain;
-      plain.forward = StageTimes::median(pooled[i].forward);
-      plain.backward = StageTimes::median(pooled[i].backward);
+      plain.forward = StageTimes::median(pooled[i].plain().forward);
+      plain.backward = StageTimes::median(pooled[i].plain().backward);
       // A region runs the same operators, and a replay runs some of them again: what a noisy clock
       // says beyond that must not make a plan.
-      stage.nograd_forward = std::max(plain.forward, StageTimes::median(pooled[i].region_forward));
-      const double region_backward = std::max(plain.backward + StageTimes::exact(kLeastReplay),
-                                              StageTimes::median(pooled[i].region_backward));
+      const auto forward = [&plain](const StageTimes::Way& way) {
+        return std::max(plain.forward, StageTimes::median(way.forward));
+      };
+      const auto backward = [&plain](const StageTimes::Way& way) {
+        return std::max(plain.backward + StageTimes::exact(kLeastReplay),
+                        StageTimes::median(way.backward));
+      };
+      stage.nograd_forward = forward(pooled[i].region());
+      const double region_backward = backward(pooled[i].region());
       stage.tail = plain.forward + plain.backward - region_backward;
+      for (std::size_t k = 0; k < stage.options.size(); ++k) {
+        stage.options[k].forward = forward(pooled[i].option(k));
+        stage.options[k].backward = backward(pooled[i].option(k));
+      }
     }
   }
 
@@ -277,7 +305,7 @@ class ChainProfiler {
   ProfiledChain chain_;
   c10::Device device_;
   DeviceMeter meter_;
-  std::shared_ptr<const RegionSettings> settings_;
+  std::vector<StageMeter::Settings> settings_;
   StorageSet constant_;  ///< What is there all the time, or is taken to be.
   Bytes passed_;         ///< Of that, what the chain makes and hands from stage to stage.
   Profile profile_;

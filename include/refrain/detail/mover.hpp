@@ -20,16 +20,14 @@ struct Movable {
   std::int64_t tier = 0;
 };
 
-/// Of a stage run with grad: what autograd saves, but neither input nor output. What an option
-/// keeps is not autograd's.
-[[nodiscard]] inline std::int64_t movable_inside(const StageCost& stage, std::int64_t option) {
-  if (option != 0) return 0;
+/// Of a stage run plainly: what autograd saves, but neither input nor output.
+[[nodiscard]] inline std::int64_t movable_inside(const StageCost& stage) {
   return std::max<std::int64_t>(0, std::min(stage.saved_tensors, stage.plain.saved) - stage.output);
 }
 
 /// Of each item, at the place of its first stage. The tensor between two items goes with the one
 /// that reads it, but stays if a plain stage made it that stays or moves elsewhere, and may have
-/// saved it too. The chain's input is the caller's.
+/// saved it too. The chain's input is the caller's. What a stage run in an option keeps stays.
 [[nodiscard]] inline std::vector<Movable> movables(const std::vector<SegmentNode>& nodes,
                                                    const ChainCost& chain) {
   std::vector<Movable> items(static_cast<std::size_t>(chain.size()));
@@ -38,13 +36,13 @@ struct Movable {
   for (const SegmentNode& node : nodes) {
     const std::int64_t end = node.replayed ? node.range.begin + 1 : node.range.end;
     for (std::int64_t i = node.range.begin; i < end; ++i) {
-      const std::int64_t inside = node.replayed ? 0 : movable_inside(chain[i], node.option);
+      const std::int64_t inside = node.replayed ? 0 : movable_inside(chain[i]);
       const std::int64_t read = chain[i].input - (node.replayed ? 0 : chain[i].input_unsaved);
-      if (node.tier != 0) {
+      if (node.tier != 0 && node.option == 0) {
         items[static_cast<std::size_t>(i)] = {
             inside + (maker == kRegion || maker == node.tier ? read : 0), node.tier};
       }
-      maker = node.replayed ? kRegion : node.tier;
+      maker = node.replayed ? kRegion : node.option == 0 ? node.tier : 0;
     }
   }
   return items;

@@ -22,9 +22,24 @@
 
 namespace refrain::detail {
 
-/// What one piece of a cut chain asks for: a plan names its tier.
+[[nodiscard]] inline CheckpointOptions options_for_option(const SegmentNode& node,
+                                                          CheckpointOptions options) {
+  const auto count = static_cast<std::int64_t>(options.keeps().size());
+  if (node.option > count) {
+    throw PlanError(fmt::format("a plan runs {} in option {}, of {} that are given.",
+                                to_string(node.range), node.option, count),
+                    "give it all operator policies, in the order they were profiled in: "
+                    "CheckpointOptions().keeps({...}).");
+  }
+  options.keep(options.keeps()[static_cast<std::size_t>(node.option - 1)]);
+  if (!options.tiers().empty()) options.tier(AnyTier(), options.tier().smallest);
+  return options;
+}
+
+/// What one piece of a cut chain asks for: a plan names its tier, or what it keeps.
 [[nodiscard]] inline CheckpointOptions options_for(const SegmentNode& node,
                                                    CheckpointOptions options) {
+  if (node.option != 0) return options_for_option(node, std::move(options));
   const auto count = static_cast<std::int64_t>(options.tiers().size());
   if (node.tier > count) {
     throw PlanError(fmt::format("a plan moves what {} keeps to tier {}, of {} that are given.",
@@ -51,7 +66,7 @@ struct SegmentRegion {
 
   SegmentRegion(const SegmentNode& node, const std::string& chain, const CheckpointOptions& options)
       : range(node.range) {
-    if (node.replayed || node.tier != 0) {
+    if (node.replayed || node.tier != 0 || node.option != 0) {
       settings = std::make_shared<RegionSettings>(
           RegionSettings{options_for(node, options), fmt::format("{}{}", chain, node.range)});
     }
@@ -65,7 +80,7 @@ using SegmentRegions = std::deque<SegmentRegion>;
     const Segmentation& cut, const std::string& chain, const CheckpointOptions& options) {
   auto regions = std::make_shared<SegmentRegions>();
   for (const SegmentNode& node : cut) {
-    if (node.replayed || node.tier == 0) {
+    if (node.replayed || node.option != 0 || node.tier == 0) {
       regions->emplace_back(node, chain, options);
       continue;
     }

@@ -25,23 +25,36 @@
 
 namespace refrain::detail {
 
-/// The seconds that one stage took, each time.
+/// The seconds that one stage took, each time, in each way to run it.
 struct StageTimes {
-  std::vector<double> forward, backward, region_forward, region_backward;
+  struct Way {
+    std::vector<double> forward, backward;
+  };
+  std::vector<Way> ways;  ///< Plainly, as a region, and in each of its options.
+
+  explicit StageTimes(std::size_t options) : ways(2 + options) {}
+
+  [[nodiscard]] const Way& plain() const { return ways[0]; }
+  [[nodiscard]] const Way& region() const { return ways[1]; }
+  [[nodiscard]] const Way& option(std::size_t i) const { return ways[2 + i]; }
+  [[nodiscard]] std::int64_t rounds() const {
+    return static_cast<std::int64_t>(plain().forward.size());
+  }
 
   void add(const StageTimes& other) {
     const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
       to.insert(to.end(), from.begin(), from.end());
     };
-    append(forward, other.forward);
-    append(backward, other.backward);
-    append(region_forward, other.region_forward);
-    append(region_backward, other.region_backward);
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      append(ways[i].forward, other.ways[i].forward);
+      append(ways[i].backward, other.ways[i].backward);
+    }
   }
   [[nodiscard]] double total() const {
     double sum = 0;
-    for (const auto* const times : {&forward, &backward, &region_forward, &region_backward}) {
-      for (const double time : *times) sum += time;
+    for (const Way& way : ways) {
+      for (const double time : way.forward) sum += time;
+      for (const double time : way.backward) sum += time;
     }
     return sum;
   }
@@ -65,58 +78,49 @@ class StageMeter {
   using Run = std::function<HeldValue(HeldValue)>;
   enum class Result { Dropped, Held };
 
-  /// `input` is behind sinks. `layouts`: how the gradients of the result lie. `held`: whether the
-  /// caller holds the result during the backward.
+  using Settings = std::shared_ptr<const RegionSettings>;
+
+  /// `input` is behind sinks. `layouts`: how the gradients of the result lie. `settings`: of the
+  /// region over the stage, and of each of its options. `held`: whether the caller holds the result
+  /// during the backward.
   StageMeter(const DeviceMeter& device, const CacheSweep& sweep, const Run& run,
              const HeldValue& input, const GradientLayouts& layouts, LeafGradients& gradients,
-             std::shared_ptr<const RegionSettings> settings, Result held)
+             const std::vector<Settings>& settings, Result held)
       : device_(device),
         sweep_(sweep),
         run_(run),
         input_(input),
         layouts_(layouts),
         gradients_(gradients),
-        settings_(std::move(settings)),
-        held_(held) {
-    run_backward(run_(input_));
-    run_backward(run_region());
+        held_(held),
+        ways_{run} {
+    for (const Settings& how : settings) ways_.push_back(as_region(how));
+    for (const Run& way : ways_) run_backward(way(input_));
   }
 
   /// Fills all bytes of `cost` but those of its input and its output.
   void measure_bytes(StageCost& cost) {
-    gradients_.reset();
-    const std::int64_t base = device_.live();
-    device_.reset();
-    HeldValue result = run_(input_);
-    cost.plain.forward_peak = device_.peak() - base;
-    cost.plain.saved = device_.live() - base;
-    const bool held = held_ == Result::Held;
-    const std::int64_t own = held ? base + cost.output : base;
-    {
-      const HeldValue holder = held ? result : HeldValue();
-      device_.reset();
-      run_backward(std::move(result));
-      cost.plain.backward_peak_with_gradient = device_.peak() - own;
-      cost.gradients = device_.live() - own;
-      gradients_.reset();
-      result = run_(input_);
-      const HeldValue again = held ? result : HeldValue();
-      cost.plain.backward_peak = peak_with_gradient_held(std::move(result)) - own;
-    }
+    cost.plain = run_bytes(run_, cost);
     cost.saved_tensors = bytes_by_hooks();
     measure_region_bytes(cost);
+    for (std::size_t i = 0; i < options(); ++i)
+      cost.options.push_back(run_bytes(ways_[kOptions + i], cost));
   }
+
+  [[nodiscard]] std::size_t options() const { return ways_.size() - kOptions; }
 
   /// Runs everything once more.
   void measure_seconds(StageTimes& times) {
-    gradients_.reset();
-    time(run_, times.forward, times.backward);
-    gradients_.reset();
-    time([this](const HeldValue&) { return run_region(); }, times.region_forward,
-         times.region_backward);
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+      gradients_.reset();
+      time(ways_[i], times.ways[i]);
+    }
   }
 
  private:
+  static constexpr std::size_t kRegion = 1;
+  static constexpr std::size_t kOptions = 2;
+
   struct Callee {
     const Run* run;
     HeldValue operator()(HeldValue value) const { return (*run)(std::move(value)); }
@@ -124,8 +128,35 @@ class StageMeter {
     [[nodiscard]] Callee for_replay() const { return *this; }
   };
 
-  [[nodiscard]] HeldValue run_region() const {
-    return call_region(settings_, Callee{&run_}, nullptr, input_);
+  [[nodiscard]] Run as_region(const Settings& settings) const {
+    return [this, settings](const HeldValue& input) {
+      return call_region(settings, Callee{&run_}, nullptr, input);
+    };
+  }
+
+  /// Of one way to run the stage, all but its `replay_peak`.
+  GradRun run_bytes(const Run& run, StageCost& cost) {
+    GradRun bytes;
+    gradients_.reset();
+    const std::int64_t base = device_.live();
+    device_.reset();
+    HeldValue result = run(input_);
+    bytes.forward_peak = device_.peak() - base;
+    bytes.saved = device_.live() - base;
+    const bool held = held_ == Result::Held;
+    const std::int64_t own = held ? base + cost.output : base;
+    {
+      const HeldValue holder = held ? result : HeldValue();
+      device_.reset();
+      run_backward(std::move(result));
+      bytes.backward_peak_with_gradient = device_.peak() - own;
+      cost.gradients = device_.live() - own;
+    }
+    gradients_.reset();
+    result = run(input_);
+    const HeldValue again = held ? result : HeldValue();
+    bytes.backward_peak = peak_with_gradient_held(std::move(result)) - own;
+    return bytes;
   }
 
   void run_backward(HeldValue result) const {
@@ -149,7 +180,7 @@ class StageMeter {
     gradients_.reset();
     const std::int64_t base = device_.live();
     device_.reset();
-    HeldValue result = run_region();
+    HeldValue result = ways_[kRegion](input_);
     cost.nograd_peak = device_.peak() - base;
     cost.region_keeps = std::max<std::int64_t>(0, device_.live() - base - cost.output);
     device_.reset();
@@ -180,16 +211,15 @@ class StageMeter {
     return device_.peak() - bytes;
   }
 
-  template <class Forward>
-  void time(const Forward& forward, std::vector<double>& forwards, std::vector<double>& backwards) {
+  void time(const Run& forward, StageTimes::Way& times) {
     sweep_.run();
     const auto begin = device_.now();
     HeldValue result = forward(input_);
-    forwards.push_back(DeviceMeter::seconds(begin, device_.now()));
+    times.forward.push_back(DeviceMeter::seconds(begin, device_.now()));
     sweep_.run();
     const auto middle = device_.now();
     run_backward(std::move(result));
-    backwards.push_back(DeviceMeter::seconds(middle, device_.now()));
+    times.backward.push_back(DeviceMeter::seconds(middle, device_.now()));
   }
 
   const DeviceMeter& device_;
@@ -198,8 +228,8 @@ class StageMeter {
   const HeldValue& input_;
   const GradientLayouts& layouts_;
   LeafGradients& gradients_;
-  std::shared_ptr<const RegionSettings> settings_;
   Result held_;
+  std::vector<Run> ways_;  ///< Plainly, as a region, in each option.
 };
 
 }  // namespace refrain::detail

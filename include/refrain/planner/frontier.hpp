@@ -103,17 +103,15 @@ class Frontier {
   /// One of them. They are in order, by rising peak and falling time.
   [[nodiscard]] std::vector<SegmentNode> rest(std::int64_t first, std::size_t index) const {
     std::vector<SegmentNode> nodes;
-    extract(first, chain_.size(), index, kAny, nodes);
+    extract(first, chain_.size(), index, Rest::Any, nodes);
     return nodes;
   }
 
  private:
   static constexpr std::int64_t kMostStages = 4096;  // 0.8 GB of cells
 
-  /// Which plans a step goes on with.
-  /// All, or those that run their first stage in this way.
-  using Rest = std::int32_t;
-  static constexpr Rest kAny = -1;
+  /// Which plans a step goes on with: all, or those that run their first stage plainly.
+  enum class Rest : std::int32_t { Any, Plain };
 
   /// From so many bytes on it takes so many seconds: by running the first stage in one of its ways,
   /// or by replaying the first `split` stages. The bytes count the gradient of the last result, but
@@ -124,18 +122,18 @@ class Frontier {
     std::int32_t split;  ///< Or else minus the option.
     std::uint32_t left;
     std::uint32_t right;
-    Rest rest = kAny;
+    Rest rest = Rest::Any;
   };
   using Steps = std::vector<Step>;  // by rising bytes and falling seconds
 
-  /// All plans of some stages, and those that run the first of them with grad: its input may go.
+  /// All plans of some stages, and those that run the first of them plainly: its input may go.
   struct Cell {
     Steps any;
-    std::vector<Steps> ways;  ///< Empty where that stage saves its input, whichever way it runs.
+    Steps plain;  ///< Empty where that stage saves its input.
   };
   [[nodiscard]] const Steps& steps(std::int64_t first, std::int64_t last, Rest rest) const {
     const Cell& all = cell(first, last);
-    return rest == kAny ? all.any : all.ways[static_cast<std::size_t>(rest)];
+    return rest == Rest::Any ? all.any : all.plain;
   }
 
   /// Stages that cost the same, one after the other, are a run: a cell within it depends on its
@@ -190,12 +188,17 @@ class Frontier {
 
   void solve(std::int64_t first, std::int64_t last) {
     Steps best;
-    std::vector<Steps> ways;
+    Steps plain;
     if (first == chain_.size()) {
       add(best, {{chain_.loss_peak, chain_.loss, 0, 0, 0}});
     } else {
-      for (std::int64_t option = 0; option < chain_[first].ways(); ++option)
-        run_first(first, last, option, best, ways);
+      // Any other cell is the inside of a replay.
+      const std::int64_t ways = last == chain_.size() ? chain_[first].ways() : 1;
+      for (std::int64_t option = 0; option < ways; ++option) {
+        Steps way = first_in(option, first, last);
+        add(best, way);
+        if (option == 0 && chain_[first].input_unsaved > 0) plain = std::move(way);
+      }
     }
     if (first < last) {
       std::int64_t sweep = boundary_held(last + 1) + chain_[first].nograd_peak;
@@ -209,8 +212,8 @@ class Frontier {
       }
     }
     thin_out(best);
-    for (Steps& way : ways) thin_out(way);
-    cells_[place(first, last)] = {std::move(best), std::move(ways)};
+    thin_out(plain);
+    cells_[place(first, last)] = {std::move(best), std::move(plain)};
   }
 
   /// Bytes of the gradient behind a cell, where the cell's own account holds it.
@@ -218,8 +221,8 @@ class Frontier {
     return executor_ == Executor::Nested ? 0 : boundary(i);
   }
 
-  void run_first(std::int64_t first, std::int64_t last, std::int64_t option, Steps& best,
-                 std::vector<Steps>& ways) {
+  /// The plans that run the first stage in this way.
+  [[nodiscard]] Steps first_in(std::int64_t option, std::int64_t first, std::int64_t last) {
     const GradRun& how = chain_[first].way(option);
     const double seconds = how.forward + how.backward;
     const std::int64_t need = need_of(first, last, how);
@@ -227,31 +230,27 @@ class Frontier {
     if (first == last) {
       scratch_.clear();
       push({need, seconds, mark, 0, 0});
-      if (chain_[first].input_unsaved > 0) ways.push_back(scratch_);
-      return add(best, scratch_);
+      return scratch_;
     }
-    Steps this_way;
+    Steps way;
     const auto go_on = [&](Rest kind, std::int64_t gone) {
       const Steps& rest = steps(first + 1, last, kind);
       scratch_.clear();
       for (std::size_t i = 0; i < rest.size(); ++i) {
         const std::int64_t bytes =
-            std::max(rest[i].bytes - gone, until_gone(first + 1, last, rest[i], gone));
+            std::max(rest[i].bytes - gone, until_gone(first + 1, last, gone));
         push({std::max(need, bytes + how.saved), rest[i].seconds + seconds, mark, 0,
               static_cast<std::uint32_t>(i), kind});
       }
-      add(this_way, scratch_);
+      add(way, scratch_);
     };
-    const auto go_on_all = [&] {
-      go_on(kAny, 0);
-      if (first + 1 == chain_.size()) return;
+    go_on(Rest::Any, 0);
+    if (option == 0 && first + 1 < chain_.size()) {
       const std::int64_t gone =
           gone_after(first + 1, last, chain_[first + 1].input_saved_by_nobody);
-      for (Rest way = 0; gone > 0 && way < chain_[first + 1].ways(); ++way) go_on(way, gone);
-    };
-    go_on_all();
-    add(best, this_way);
-    if (chain_[first].input_unsaved > 0) ways.push_back(std::move(this_way));
+      if (gone > 0) go_on(Rest::Plain, gone);
+    }
+    return way;
   }
 
   /// A replay that ends with this very stage goes backward at once: nothing goes before.
@@ -260,11 +259,11 @@ class Frontier {
     return executor_ == Executor::Hooks && stage == last ? 0 : bytes;
   }
 
-  /// What a plan that begins with a stage run with grad needs before that stage's input is gone.
-  [[nodiscard]] std::int64_t until_gone(std::int64_t stage, std::int64_t last, const Step& step,
+  /// What a plan that begins with a stage run plainly needs before that stage's input is gone.
+  [[nodiscard]] std::int64_t until_gone(std::int64_t stage, std::int64_t last,
                                         std::int64_t gone) const {
     if (gone == 0) return 0;
-    const GradRun& how = chain_[stage].way(-step.split);
+    const GradRun& how = chain_[stage].plain;
     return boundary_held(last + 1) + std::max(how.forward_peak, how.saved);
   }
 
@@ -281,11 +280,10 @@ class Frontier {
 
   void replay_up_to(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
                     double forwards, Steps& best) {
-    merge(first, split, last, need, forwards, kAny, 0, best);
+    merge(first, split, last, need, forwards, Rest::Any, 0, best);
     if (split == chain_.size()) return;
     const std::int64_t gone = gone_after(split, last, chain_[split].input_unsaved);
-    for (Rest way = 0; gone > 0 && way < chain_[split].ways(); ++way)
-      merge(first, split, last, need, forwards, way, gone, best);
+    if (gone > 0) merge(first, split, last, need, forwards, Rest::Plain, gone, best);
   }
 
   void merge(std::int64_t first, std::int64_t split, std::int64_t last, std::int64_t need,
@@ -323,7 +321,7 @@ class Frontier {
     const Steps& rest = steps(first, last, kind);
     for (std::size_t i = 0; i < rest.size(); ++i) {
       Step step = rest[i];
-      step.bytes = std::max(step.bytes - gone, until_gone(first, last, step, gone));
+      step.bytes = std::max(step.bytes - gone, until_gone(first, last, gone));
       step.right = static_cast<std::uint32_t>(i);
       if (!eased.empty() && eased.back().bytes == step.bytes) eased.pop_back();
       eased.push_back(step);
@@ -381,7 +379,7 @@ class Frontier {
       } else {
         const std::int64_t split = first + step.split;
         SegmentNode node{{first, split}, true};
-        extract(first, split - 1, step.left, kAny, node.inside);
+        extract(first, split - 1, step.left, Rest::Any, node.inside);
         if (node.inside == std::vector<SegmentNode>{{node.range, false}}) node.inside.clear();
         nodes.push_back(std::move(node));
         first = split;

@@ -99,7 +99,8 @@ class TierJudge {
   [[nodiscard]] std::vector<SegmentNode> nodes_of(Items items) const {
     const auto movable = detail::movables(items, chain_);
     for (SegmentNode& item : items) {
-      if (item.replayed && movable[static_cast<std::size_t>(item.range.begin)].bytes == 0)
+      const bool by_region = item.replayed || item.option != 0;
+      if (by_region && movable[static_cast<std::size_t>(item.range.begin)].bytes == 0)
         item.tier = 0;
     }
     return joined(items);

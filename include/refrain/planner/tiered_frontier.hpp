@@ -121,7 +121,7 @@ class TieredFrontier {
       for (const std::int64_t tier : tiers) {
         double& link_free = free[static_cast<std::size_t>(tier - 1)];
         if (link_free > now) continue;
-        link_free = now + judge_.links(tier).seconds_out(detail::movable_inside(chain_[i], 0));
+        link_free = now + judge_.links(tier).seconds_out(detail::movable_inside(chain_[i]));
         items.back() = {other.range, false, {}, 0, tier};
         break;
       }
