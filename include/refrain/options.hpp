@@ -172,6 +172,8 @@ class CheckpointOptions {
   if (options.early_stop() == EarlyStop::Off) text += ", no early stop";
   if (options.kept_operators() != nullptr)
     text += fmt::format(", keeps {}", options.keep().describe());
+  if (!options.keeps().empty())
+    text += fmt::format(", a plan may keep by {} policies", options.keeps().size());
   if (options.tier()) text += fmt::format(", keeps in {}", options.tier().tier);
   if (!options.generators().empty())
     text += fmt::format(", {} generators", options.generators().size());

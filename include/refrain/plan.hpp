@@ -200,17 +200,6 @@ namespace detail {
   return {profile, std::move(choice.cut), budget, std::move(choice.tiers)};
 }
 
-namespace detail {
-
-[[nodiscard]] inline std::string option_text(const Profile& profile, std::int64_t option) {
-  const auto place = static_cast<std::size_t>(option - 1);
-  if (place >= profile.keeps.size()) return fmt::format("option {}", option);
-  const std::string& kept = profile.keeps[place];
-  return kept.empty() ? "replayed" : "replayed but for " + kept;
-}
-
-}  // namespace detail
-
 /// One piece of the chain, as a plan treats it.
 struct PlanPiece {
   Segment layers;
@@ -233,7 +222,10 @@ struct PlanPiece {
       moves += movable[static_cast<std::size_t>(k)].bytes;
     }
     std::string what = stages.replayed ? "replayed" : "kept";
-    if (stages.option != 0) what = detail::option_text(plan.profile(), stages.option);
+    if (stages.option != 0) {
+      const auto option = static_cast<std::size_t>(stages.option - 1);
+      what = "replayed but for " + detail::option_name(plan.profile(), option);
+    }
     if (!stages.inside.empty())
       what += " as " + to_string(detail::in_layers(plan.profile(), stages.inside));
     if (stages.tier != 0) {

@@ -40,8 +40,28 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Executor, {{Executor::Hooks, "hooks"},
                                         {Executor::Nested, "nested"},
                                         {Executor::Flat, "flat"}})
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, chain, layers, resident, slack, device, executor,
-                                   measured_loss, signature, keeps)
+inline void to_json(nlohmann::json& json, const Profile& profile) {
+  json = {{"chain", profile.chain},
+          {"layers", profile.layers},
+          {"resident", profile.resident},
+          {"slack", profile.slack},
+          {"device", profile.device},
+          {"executor", profile.executor},
+          {"measured_loss", profile.measured_loss},
+          {"signature", profile.signature}};
+  if (!profile.keeps.empty()) json["keeps"] = profile.keeps;
+}
+inline void from_json(const nlohmann::json& json, Profile& profile) {
+  json.at("chain").get_to(profile.chain);
+  json.at("layers").get_to(profile.layers);
+  json.at("resident").get_to(profile.resident);
+  json.at("slack").get_to(profile.slack);
+  json.at("device").get_to(profile.device);
+  json.at("executor").get_to(profile.executor);
+  json.at("measured_loss").get_to(profile.measured_loss);
+  json.at("signature").get_to(profile.signature);
+  profile.keeps = json.value("keeps", std::vector<std::string>());
+}
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Links, tier, out, back, latency, capacity, in_flight)
 
@@ -82,6 +102,7 @@ inline void check(const Profile& profile) {
            bytes(stage.gradients) && bytes(stage.region_keeps) && bytes(stage.input_unsaved) &&
            bytes(stage.input_saved_by_nobody) && seconds(stage.nograd_forward) &&
            seconds(stage.tail) && (i == 0 || chain[i - 1].output == stage.input);
+    good = good && (profile.keeps.empty() || stage.options.size() == profile.keeps.size());
     for (std::int64_t way = 0; good && way < stage.ways(); ++way) {
       const GradRun& run = stage.way(way);
       good = bytes(run.saved) && bytes(run.forward_peak) && bytes(run.backward_peak) &&

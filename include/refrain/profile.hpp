@@ -92,10 +92,20 @@ namespace detail {
     throw PlanError(fmt::format("the stages of this profile are {}, but it names the layers of {}.",
                                 profile.chain.size(), profile.layers.size()));
   }
-  return {profile.layer_count(), detail::in_layers(profile, stages.nodes())};
+  return {profile.layer_count(), detail::in_layers(profile, stages.nodes()), profile.keeps};
 }
 
-/// A table: a row a stage, then the whole.
+namespace detail {
+
+/// What an option keeps.
+[[nodiscard]] inline std::string option_name(const Profile& profile, std::size_t option) {
+  return option < profile.keeps.size() ? profile.keeps[option]
+                                       : fmt::format("option {}", option + 1);
+}
+
+}  // namespace detail
+
+/// A table: a row a stage, below it one for each of its options, then the whole.
 [[nodiscard]] inline std::string to_string(const Profile& profile) {
   constexpr const char* kRow = "{:>8}  {:<24}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}\n";
   std::string text =
@@ -107,6 +117,12 @@ namespace detail {
                         detail::milliseconds_text(stage.plain.forward),
                         detail::milliseconds_text(stage.plain.backward),
                         detail::milliseconds_text(stage.plain.forward - stage.tail));
+    for (std::size_t k = 0; k < stage.options.size(); ++k) {
+      const GradRun& option = stage.options[k];
+      text += fmt::format(kRow, "", detail::option_name(profile, k).substr(0, 24),
+                          Bytes(option.saved), "", detail::milliseconds_text(option.forward),
+                          detail::milliseconds_text(option.backward), "");
+    }
   }
   for (std::int64_t i = 0; i < profile.chain.size(); ++i) {
     const StageCost& stage = profile.chain[i];

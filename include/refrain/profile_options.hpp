@@ -107,7 +107,10 @@ class ProfileOptions {
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] const CheckpointOptions& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const std::vector<AnyTier>& tiers() const { return tiers_; }
-  [[nodiscard]] const std::vector<policy::OpPolicy>& keeps() const { return keeps_; }
+  /// Where none are named here, those of `checkpoint()`.
+  [[nodiscard]] const std::vector<policy::OpPolicy>& keeps() const {
+    return keeps_.empty() ? checkpoint_.keeps() : keeps_;
+  }
   [[nodiscard]] const Progress& progress() const { return progress_; }
 
  private:

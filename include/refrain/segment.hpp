@@ -69,14 +69,19 @@ struct SegmentNode {
 class Segmentation {
  public:
   Segmentation() = default;
-  Segmentation(std::int64_t stages, std::vector<SegmentNode> nodes)
-      : stages_(stages), nodes_(std::move(nodes)) {
+  /// `keeps`: which operator policies the nodes' options were planned with, described; whoever
+  /// applies them compares.
+  Segmentation(std::int64_t stages, std::vector<SegmentNode> nodes,
+               std::vector<std::string> keeps = {})
+      : stages_(stages), nodes_(std::move(nodes)), keeps_(std::move(keeps)) {
     check(nodes_, {0, stages_});
+    for (const SegmentNode& node : nodes_) check_option_stays(node);
     for (const SegmentNode& node : nodes_) check_inside(node.inside);
   }
 
   [[nodiscard]] std::int64_t stages() const { return stages_; }
   [[nodiscard]] const std::vector<SegmentNode>& nodes() const { return nodes_; }
+  [[nodiscard]] const std::vector<std::string>& keeps() const { return keeps_; }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] bool empty() const { return nodes_.empty(); }
   [[nodiscard]] auto begin() const { return nodes_.begin(); }
@@ -95,14 +100,18 @@ class Segmentation {
         fail(node.range, "is cut but not replayed", nodes, whole);
       if (node.option < 0 || (node.option > 0 && node.replayed))
         fail(node.range, fmt::format("cannot run option {}", node.option), nodes, whole);
-      if (node.option > 0 && node.tier > 0)
-        fail(node.range, fmt::format("runs option {} and moves to tier {}", node.option, node.tier),
-             nodes, whole);
       if (node.tier < 0) fail(node.range, fmt::format("has tier {}", node.tier), nodes, whole);
       if (!node.inside.empty()) check(node.inside, node.range);
       next = node.range.end;
     }
     if (next != whole.end) fail(whole, fmt::format("is covered up to {} only", next), nodes, whole);
+  }
+
+  static void check_option_stays(const SegmentNode& node) {
+    if (node.option == 0 || node.tier == 0) return;
+    throw PlanError(fmt::format("{} runs option {}, and is moved to tier {}.",
+                                to_string(node.range), node.option, node.tier),
+                    "what an option keeps is not moved: choose one of the two.");
   }
 
   static void check_inside(const std::vector<SegmentNode>& inside) {
@@ -131,6 +140,7 @@ class Segmentation {
 
   std::int64_t stages_ = 0;
   std::vector<SegmentNode> nodes_;
+  std::vector<std::string> keeps_;
 };
 
 [[nodiscard]] inline std::string to_string(const Segmentation& cut) {

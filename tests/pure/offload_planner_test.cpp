@@ -49,23 +49,27 @@ double seconds_within(const std::vector<Frontier::Point>& points, std::int64_t b
 
 TEST(TieredFrontier, PromisesWhatTheSimulationPlays) {
   std::mt19937 random(1);
+  int both = 0;
   for (int round = 0; round < 40; ++round) {
-    const ChainCost chain = support::random_chain(random, 1 + round % 12);
+    const ChainCost chain = support::random_chain(random, 1 + round % 12, /*options=*/round % 3);
     const TieredFrontier frontier(chain, {host(1 + round % 7), host(0.5)});
     for (const auto& point : frontier.points()) {
       const auto choice = frontier.plan(point.peak);
       const auto cost = refrain::simulate(choice.cut, chain, choice.tiers);
       ASSERT_EQ(cost.peak, point.peak) << to_string(choice.cut);
       ASSERT_DOUBLE_EQ(cost.seconds, point.seconds) << to_string(choice.cut);
+      const std::string text = to_string(choice.cut);
+      both += text.find(':') != std::string::npos && text.find('@') != std::string::npos ? 1 : 0;
     }
   }
+  EXPECT_GT(both, 100) << "plans with options and moves";
 }
 
 TEST(TieredFrontier, IsAStaircaseNeverAboveTheOneWithoutTiers) {
   std::mt19937 random(2);
   int better = 0;
   for (int round = 0; round < 40; ++round) {
-    const ChainCost chain = support::random_chain(random, 6 + round % 6);
+    const ChainCost chain = support::random_chain(random, 6 + round % 6, /*options=*/round % 3);
     const auto without = Frontier(chain).points();
     const auto with = TieredFrontier(chain, {host(4)}).points();
     for (std::size_t i = 1; i < with.size(); ++i) {

@@ -23,7 +23,8 @@ Profile profile() {
   const nlohmann::json chain = support::oracle("planner.json")["heterogeneous"][0];
   Profile profile;
   profile.chain = support::Additive::of(chain, true).chain();
-  profile.chain.stages[1].options.push_back(profile.chain[1].plain);
+  for (refrain::StageCost& stage : profile.chain.stages) stage.options.push_back(stage.plain);
+  profile.keeps = {"keep_matmuls()"};
   profile.chain.stages[1].name = "Block \"one\"";
   profile.chain.loss = 0.1;
   profile.resident = Bytes(1000);

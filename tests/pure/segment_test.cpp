@@ -54,6 +54,17 @@ TEST(Segmentation, PrintsInBracketsHowAReplayIsCut) {
             "[0,4)*([0,2)* [2,4)) [4,5)");
 }
 
+TEST(Segmentation, AnOptionIsNeitherInsideAReplayNorMoved) {
+  const SegmentNode kept{{0, 2}, false, {}, 1};
+  EXPECT_EQ(to_string(Segmentation(3, {kept, {{2, 3}, true}})), "[0,2):1 [2,3)*");
+  expect_says<PlanError>({"[0,2) runs option 1, but it is inside a replay", "beside"},
+                         [&] { Segmentation(3, {{{0, 3}, true, {kept, {{2, 3}, false}}}}); });
+  SegmentNode moved = kept;
+  moved.tier = 2;
+  expect_says<PlanError>({"[0,2) runs option 1, and is moved to tier 2"},
+                         [&] { Segmentation(2, {moved}); });
+}
+
 TEST(Segmentation, OfNothingIsEmpty) {
   EXPECT_TRUE(Segmentation(0, {}).empty());
   EXPECT_EQ(Segmentation(0, {}), Segmentation());

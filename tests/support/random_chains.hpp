@@ -10,8 +10,9 @@
 namespace support {
 
 /// Stages as no formula ties them together: peaks, tensors that nobody saves, memory that is not
-/// autograd's.
-inline refrain::ChainCost random_chain(std::mt19937& random, std::int64_t stages) {
+/// autograd's. Each with so many options.
+inline refrain::ChainCost random_chain(std::mt19937& random, std::int64_t stages,
+                                       std::int64_t options = 0) {
   const auto up_to = [&random](std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(0, most)(random);
   };
@@ -36,6 +37,12 @@ inline refrain::ChainCost random_chain(std::mt19937& random, std::int64_t stages
     run.backward_peak_with_gradient = run.backward_peak + stage.output;
     run.replay_peak = run.backward_peak_with_gradient;
     stage.saved_tensors = run.saved - up_to(1) * up_to(3);
+    for (std::int64_t k = 0; k < options; ++k) {
+      refrain::GradRun option = run;
+      option.saved = stage.output + up_to(run.saved - stage.output);
+      option.backward += static_cast<double>(1 + up_to(9)) / 4;
+      stage.options.push_back(option);
+    }
     chain.stages.push_back(stage);
   }
   chain.loss_peak = input;

@@ -159,7 +159,12 @@ Trained trained_dropout_first_with(const refrain::CheckpointOptions& options) {
 Trained trained_dropout_first() { return trained_dropout_first_with({}); }
 /// The last product's result is the layer's, and is kept.
 Trained trained_dropout_first_keeping() {
-  return trained_dropout_first_with(refrain::CheckpointOptions().keeps({policy::keep_matmuls()}));
+  return trained_dropout_first_with(
+      refrain::CheckpointOptions(refrain::EarlyStop::Off).keeps({policy::keep_matmuls()}));
+}
+Trained trained_dropout_first_keeping_on_the_function_route() {
+  return trained_dropout_first_with(
+      refrain::CheckpointOptions(refrain::Route::Function).keeps({policy::keep_matmuls()}));
 }
 
 /// Writes a buffer that is larger than what it keeps.
@@ -195,13 +200,16 @@ TEST_P(KeptBudget, IsNeverPassedAndLetsAllBlocksBeReplayed) {
   const Bytes least = refrain::least_budget(profile);
   const Bytes most = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
   EXPECT_GT(profile.chain.size(), 3);
+  bool any_option = false;
   constexpr int kBudgets = 12;
   for (int i = 0; i < kBudgets; ++i) {
     const Bytes budget = least + (most - least) * i / (kBudgets - 1);
     const Plan plan = refrain::plan(profile, budget);
     EXPECT_LE(plan.predicted_peak(), budget);
     EXPECT_LE(model.peak_with(plan), budget) << model.name << " " << to_string(plan.layers());
+    for (const auto& node : plan.stages()) any_option = any_option || node.option != 0;
   }
+  EXPECT_EQ(any_option, !profile.keeps.empty());
   EXPECT_LE(static_cast<double>(least.count()),
             1.1 * static_cast<double>(model.peak_with(refrain::policy::all()).count()))
       << model.name;
@@ -275,12 +283,18 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
 }
 
 std::string kept_name(const testing::TestParamInfo<Trained (*)()>& model) {
-  return std::vector<std::string>{"TiedGpt", "SharedLayer", "DropoutFirst", "DropoutFirstKeeping",
+  return std::vector<std::string>{"TiedGpt",
+                                  "SharedLayer",
+                                  "DropoutFirst",
+                                  "DropoutFirstKeeping",
+                                  "DropoutFirstKeepingFunction",
                                   "Codebooks"}[model.index];
 }
 INSTANTIATE_TEST_SUITE_P(Models, KeptBudget,
                          testing::Values(&trained_tied_gpt, &trained_shared, &trained_dropout_first,
-                                         &trained_dropout_first_keeping, &trained_codebooks),
+                                         &trained_dropout_first_keeping,
+                                         &trained_dropout_first_keeping_on_the_function_route,
+                                         &trained_codebooks),
                          kept_name);
 
 std::string model_name(const testing::TestParamInfo<Trained (*)()>& model) {

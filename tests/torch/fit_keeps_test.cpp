@@ -167,8 +167,7 @@ TEST_F(FitKeeping, OnTheFunctionRouteToo) {
     const Plan plan = refrain::plan(profile, budget);
     EXPECT_EQ(uses_options(plan), share > 0.5) << to_string(plan.layers());
     auto chain = refrain::checkpoint(
-        layers, plan,
-        CheckpointOptions(refrain::Route::Function).keeps({policy::keep_matmuls()}));
+        layers, plan, CheckpointOptions(refrain::Route::Function).keeps({policy::keep_matmuls()}));
     refrain::reset_peak();
     auto y = chain(x);
     const auto grads = torch::autograd::grad({y.square().sum()}, {x});
@@ -210,6 +209,81 @@ TEST_F(FitKeeping, AStageOfTwoLayersIsOneRegion) {
   auto chain =
       refrain::checkpoint(layers, plan, CheckpointOptions().keeps({policy::keep_matmuls()}));
   EXPECT_TRUE(torch::equal(chain(x), layers->forward(x)));
+}
+
+/// A dear product of little memory, and then much memory of no worth.
+struct DearProductImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    auto y = x.mm(weight);
+    for (int i = 0; i < 6; ++i) y = y.sin();
+    return y;
+  }
+  Tensor weight = register_parameter("weight", torch::randn({1024, 1024}) / 32);
+};
+TORCH_MODULE(DearProduct);
+
+TEST_F(FitKeeping, FitKeepsWhatIsDearToReplay) {
+  std::vector<DearProduct> layers;
+  for (int i = 0; i < 6; ++i) layers.emplace_back();
+  const auto x = torch::randn({64, 1024}).requires_grad_();
+  auto plain = x;
+  for (auto layer : layers) plain = layer(plain);
+  plain.sum().backward();  // or else the peak would be the gradients, made one by one
+  const auto options = ProfileOptions().keeps({policy::keep_matmuls()});
+  const Bytes budget = between(refrain::profile(options, layers, x), 0.5);
+  auto fitted = refrain::fit(options, layers, budget, x);
+  EXPECT_TRUE(uses_options(fitted.plan())) << to_string(fitted.plan());
+  EXPECT_LE(fitted.measured_peak(), budget);
+  plain = x;
+  for (auto layer : layers) plain = layer(plain);
+  const auto grads = torch::autograd::grad({fitted(x).sum()}, {x, layers[2]->weight});
+  const auto plain_grads = torch::autograd::grad({plain.sum()}, {x, layers[2]->weight});
+  EXPECT_TRUE(torch::equal(grads[0], plain_grads[0]));
+  EXPECT_TRUE(torch::equal(grads[1], plain_grads[1]));
+}
+
+/// Ends with a product, whose result is kept.
+struct EndsInAProductImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return x.sin().sin().sin().mm(weight); }
+  Tensor weight = register_parameter("weight", torch::randn({64, 64}) / 8);
+};
+TORCH_MODULE(EndsInAProduct);
+
+/// The loss saves nothing of its input, and the caller lets go of it.
+TEST_F(FitKeeping, AnOutputThatAnOptionKeepsCountsWhileTheLossRuns) {
+  for (const auto& how : {CheckpointOptions(refrain::Route::Function),
+                          CheckpointOptions(refrain::EarlyStop::Off), CheckpointOptions()}) {
+    std::vector<EndsInAProduct> layers;
+    for (int i = 0; i < 3; ++i) layers.emplace_back();
+    const auto x = torch::randn({512, 64}).requires_grad_();
+    const auto loss = [](const Tensor& y) { return y.log_softmax(-1).sum(); };
+    const auto options = quick().checkpoint(how).loss(loss).output(refrain::StepOutput::Dropped);
+    const Plan plan(refrain::profile(options, layers, x), {3, {{{0, 3}, false, {}, 1}}}, Bytes());
+    auto chain =
+        refrain::checkpoint(layers, plan, CheckpointOptions(how).keeps({policy::keep_matmuls()}));
+    refrain::reset_peak();
+    {
+      auto loss_of_chain = loss(chain(x));
+      loss_of_chain.backward();
+    }
+    EXPECT_LE(refrain::memory().peak, plan.predicted_peak() + Bytes(1024)) << to_string(how);
+  }
+}
+
+TEST_F(FitKeeping, PoliciesInAnotherOrderAreRefused) {
+  const auto layers = blocks();
+  const std::vector<policy::OpPolicy> both = {policy::keep_matmuls(), policy::keep_attention()};
+  const auto profile = dear_replays(refrain::profile(quick().keeps(both), layers, input()));
+  const Plan plan = refrain::plan(profile, between(profile, 0.6));
+  const auto other = CheckpointOptions().keeps({both[1], both[0]});
+  support::expect_says<refrain::PlanError>(
+      {"option 1 of a plan was profiled as keep_matmuls(), and keep_attention() is given"},
+      [&] { refrain::checkpoint(layers, plan, other)(input()); });
+}
+
+TEST_F(FitKeeping, TheProfileShowsWhatEachOptionCosts) {
+  const auto profile = refrain::profile(quick(), blocks(), input());
+  EXPECT_THAT(to_string(profile), testing::HasSubstr("keep_matmuls() "));
 }
 
 TEST_F(FitKeeping, APlanThatIsNotGivenWhatItKeepsIsRefused) {

@@ -72,7 +72,7 @@ class ChainProfiler {
   static std::vector<StageMeter::Settings> settings_of(const ProfileOptions& options) {
     std::vector<CheckpointOptions> all = {options.checkpoint()};
     for (const policy::OpPolicy& policy : options.keeps())
-      all.push_back(CheckpointOptions(options.checkpoint()).keep(policy));
+      all.push_back(for_option(options.checkpoint(), policy));
     std::vector<StageMeter::Settings> settings;
     for (CheckpointOptions& one : all) {
       settings.push_back(std::make_shared<RegionSettings>(
@@ -123,6 +123,9 @@ class ChainProfiler {
                        settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
       meter.measure_bytes(cost);
       shared.add_to(cost);
+      last_output_kept_.clear();
+      for (std::size_t k = 0; last && k < meter.options(); ++k)
+        last_output_kept_.push_back(meter.output_kept_by(k, cost.output));
       times_.push_back(measure_seconds(meter, cost));
     }
     value = behind_sinks(run(std::move(value)));
@@ -262,6 +265,13 @@ class ChainProfiler {
     loss.backward();
     chain.loss_peak = meter_.peak() - base;
     chain.held += meter_.live() - base + (stays ? 0 : chain.boundary(chain.size()));
+    if (!stays) keep_output_during_loss();
+  }
+
+  /// The loss was measured without it.
+  void keep_output_during_loss() {
+    std::vector<GradRun>& options = profile_.chain.stages.back().options;
+    for (std::size_t k = 0; k < options.size(); ++k) options[k].saved += last_output_kept_[k];
   }
 
   /// Stages that are of one type and take the same bytes are taken to take the same time.
@@ -310,6 +320,7 @@ class ChainProfiler {
   Bytes passed_;         ///< Of that, what the chain makes and hands from stage to stage.
   Profile profile_;
   std::vector<StageTimes> times_;
+  std::vector<std::int64_t> last_output_kept_;  ///< Of the last stage, by each of its options.
 };
 
 }  // namespace refrain::detail

@@ -6,11 +6,13 @@
 #include <refrain/detail/region.hpp>
 #include <refrain/error.hpp>
 #include <refrain/options.hpp>
+#include <refrain/policy/ops.hpp>
 #include <refrain/segment.hpp>
 #include <refrain/tier.hpp>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +24,14 @@
 
 namespace refrain::detail {
 
+/// Of a region that stands for an option: it keeps what the policy says, and moves nothing.
+[[nodiscard]] inline CheckpointOptions for_option(CheckpointOptions options,
+                                                  const policy::OpPolicy& policy) {
+  return options.keep(policy).tier(AnyTier(), options.tier().smallest);
+}
+
 [[nodiscard]] inline CheckpointOptions options_for_option(const SegmentNode& node,
-                                                          CheckpointOptions options) {
+                                                          const CheckpointOptions& options) {
   const auto count = static_cast<std::int64_t>(options.keeps().size());
   if (node.option > count) {
     throw PlanError(fmt::format("a plan runs {} in option {}, of {} that are given.",
@@ -31,15 +39,26 @@ namespace refrain::detail {
                     "give it all operator policies, in the order they were profiled in: "
                     "CheckpointOptions().keeps({...}).");
   }
-  options.keep(options.keeps()[static_cast<std::size_t>(node.option - 1)]);
-  if (!options.tiers().empty()) options.tier(AnyTier(), options.tier().smallest);
-  return options;
+  return for_option(options, options.keeps()[static_cast<std::size_t>(node.option - 1)]);
+}
+
+/// Throws `PlanError` if the plan was made for other operator policies than are given.
+inline void check_keeps(const Segmentation& cut, const CheckpointOptions& options) {
+  const std::size_t count = std::min(cut.keeps().size(), options.keeps().size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string& given = options.keeps()[i].describe();
+    if (cut.keeps()[i] == given) continue;
+    throw PlanError(
+        fmt::format("option {} of a plan was profiled as {}, and {} is given.", i + 1,
+                    cut.keeps()[i], given),
+        "give it the profile's operator policies, in its order: CheckpointOptions().keeps({...}).");
+  }
 }
 
 /// What one piece of a cut chain asks for: a plan names its tier, or what it keeps.
 [[nodiscard]] inline CheckpointOptions options_for(const SegmentNode& node,
                                                    CheckpointOptions options) {
-  if (node.option != 0) return options_for_option(node, std::move(options));
+  if (node.option != 0) return options_for_option(node, options);
   const auto count = static_cast<std::int64_t>(options.tiers().size());
   if (node.tier > count) {
     throw PlanError(fmt::format("a plan moves what {} keeps to tier {}, of {} that are given.",
@@ -78,6 +97,7 @@ using SegmentRegions = std::deque<SegmentRegion>;
 
 [[nodiscard]] inline std::shared_ptr<SegmentRegions> make_regions(
     const Segmentation& cut, const std::string& chain, const CheckpointOptions& options) {
+  check_keeps(cut, options);
   auto regions = std::make_shared<SegmentRegions>();
   for (const SegmentNode& node : cut) {
     if (node.replayed || node.option != 0 || node.tier == 0) {

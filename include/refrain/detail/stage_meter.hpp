@@ -109,6 +109,18 @@ class StageMeter {
 
   [[nodiscard]] std::size_t options() const { return ways_.size() - kOptions; }
 
+  /// Of the stage's output, the bytes that an option keeps itself, whoever else lets go of it.
+  [[nodiscard]] std::int64_t output_kept_by(std::size_t option, std::int64_t output) const {
+    HeldValue result = ways_[kOptions + option](input_);
+    torch::autograd::edge_list graph;
+    for (const at::Tensor& tensor : result.tensors()) {
+      if (tensor.requires_grad()) graph.push_back(torch::autograd::impl::gradient_edge(tensor));
+    }
+    const std::int64_t before = device_.live();
+    result = HeldValue();
+    return output - (before - device_.live());
+  }
+
   /// Runs everything once more.
   void measure_seconds(StageTimes& times) {
     for (std::size_t i = 0; i < ways_.size(); ++i) {
@@ -150,7 +162,7 @@ class StageMeter {
       device_.reset();
       run_backward(std::move(result));
       bytes.backward_peak_with_gradient = device_.peak() - own;
-      cost.gradients = device_.live() - own;
+      cost.gradients = std::max(cost.gradients, device_.live() - own);
     }
     gradients_.reset();
     result = run(input_);
