@@ -282,6 +282,18 @@ TEST(ExecutedPlans, All90OfFourStagesPeakWhereTheSimulationSays) {
   }
 }
 
+TEST(ExecutedPlans, WhatAnOptionKeepsOfItsResultStaysWhileOthersReadIt) {
+  for (const auto make :
+       {&trained_dropout_first_keeping, &trained_dropout_first_keeping_on_the_function_route}) {
+    const Trained model = make();
+    std::vector<refrain::SegmentNode> nodes;
+    for (std::int64_t i = 0; i < model.profile.chain.size(); ++i)
+      nodes.push_back({{i, i + 1}, false, {}, 1 - i % 2});
+    const Plan plan(model.profile, {model.profile.chain.size(), nodes}, Bytes());
+    EXPECT_LE(model.peak_with(plan), plan.predicted_peak() + Bytes(256)) << plan.layers().size();
+  }
+}
+
 std::string kept_name(const testing::TestParamInfo<Trained (*)()>& model) {
   return std::vector<std::string>{"TiedGpt",
                                   "SharedLayer",
