@@ -5,10 +5,13 @@
 #include <refrain/detail/chain_scan.hpp>
 #include <refrain/detail/device_meter.hpp>
 #include <refrain/detail/profiled_chain.hpp>
+#include <refrain/detail/segment_regions.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>
 #include <refrain/detail/terminal_progress.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/options.hpp>
+#include <refrain/policy/ops.hpp>
 #include <refrain/profile.hpp>
 #include <refrain/profile_options.hpp>
 
