@@ -21,7 +21,7 @@ set(refrain_floor_2
 set(refrain_floor_3 "tier/.+" "detail/(decorator|side_streams|host_memory|host_item|spill_file|copy_worker|gaps|disk_store)")
 set(refrain_floor_4 replay keep "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit offload measure_links refrain
-                    "detail/(stage_meter|chain_profiler|measured_step|lint_step)")
+                    "detail/(stage_meter|shared_leaves|chain_profiler|measured_step|lint_step)")
 set(refrain_floor_6 distributed/.+ cuda/.+)
 
 set(refrain_libtorch_include "^(torch|ATen|c10|caffe2)/")

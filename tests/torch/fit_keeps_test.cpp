@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "support/budgets.hpp"
 #include "support/messages.hpp"
 #include "support/seeded.hpp"
 #include "support/stacks.hpp"
@@ -28,6 +29,7 @@ using refrain::Plan;
 using refrain::Profile;
 using refrain::ProfileOptions;
 using refrain::SegmentNode;
+using support::budget_between;
 using torch::Tensor;
 
 /// Plans whose layers may keep some of what they make, and replay the rest.
@@ -62,13 +64,6 @@ class FitKeeping : public support::Seeded {
     }
     return profile;
   }
-  /// Between the least and the plain peak.
-  static Bytes between(const Profile& profile, double share) {
-    const Bytes least = refrain::least_budget(profile);
-    const Bytes plain = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
-    return least +
-           Bytes(static_cast<std::int64_t>(share * static_cast<double>((plain - least).count())));
-  }
 };
 
 TEST_F(FitKeeping, EachOptionIsMeasured) {
@@ -87,7 +82,7 @@ TEST_F(FitKeeping, EachOptionIsMeasured) {
 
 TEST_F(FitKeeping, ThePlanSaysWhatIsKept) {
   const auto profile = dear_replays(refrain::profile(quick(), blocks(), input()));
-  const Plan plan = refrain::plan(profile, between(profile, 0.6));
+  const Plan plan = refrain::plan(profile, budget_between(profile, 0.6));
   ASSERT_TRUE(uses_options(plan)) << to_string(plan.layers());
   EXPECT_THAT(to_string(plan), testing::HasSubstr("replayed but for keep_matmuls()"));
 }
@@ -98,7 +93,7 @@ TEST_F(FitKeeping, GradientsAreThePlainOnes) {
     const auto ids = torch::randint(40, {4, 64});
     if constexpr (std::is_same_v<decltype(wrap), support::Quiet>) {
       const auto profile = dear_replays(refrain::profile(quick(), layers, ids));
-      const Plan plan = refrain::plan(profile, between(profile, 0.6));
+      const Plan plan = refrain::plan(profile, budget_between(profile, 0.6));
       EXPECT_TRUE(uses_options(plan)) << to_string(plan.layers());
       auto chain =
           refrain::checkpoint(layers, plan, CheckpointOptions().keeps({policy::keep_matmuls()}));
@@ -117,7 +112,7 @@ TEST_F(FitKeeping, KeepsItsWordAndBeatsReplaysOfWholeLayers) {
   for (refrain::StageCost& stage : without.chain.stages) stage.options.clear();
   int better = 0;
   for (const double share : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
-    const Bytes budget = between(without, share);
+    const Bytes budget = budget_between(without, share);
     const double seconds = refrain::plan(with, budget).predicted_seconds();
     const double seconds_without = refrain::plan(without, budget).predicted_seconds();
     EXPECT_LE(seconds, seconds_without);
@@ -137,7 +132,7 @@ TEST_F(FitKeeping, GoesTogetherWithTiers) {
   const refrain::Links slow = {.tier = "arena", .out = 1e7, .back = 1e7};
   for (const auto& links : {fast, slow}) {
     for (const double share : {0.3, 0.6}) {
-      const Bytes budget = between(profile, share);
+      const Bytes budget = budget_between(profile, share);
       const Plan plan = refrain::plan(profile, budget, {links});
       EXPECT_LE(plan.predicted_seconds(), refrain::plan(profile, budget).predicted_seconds());
       auto chain = refrain::checkpoint(
@@ -149,8 +144,8 @@ TEST_F(FitKeeping, GoesTogetherWithTiers) {
       const auto plain_grads = torch::autograd::grad({plain.square().sum()}, {x});
       EXPECT_TRUE(torch::equal(grads[0], plain_grads[0])) << to_string(plan.layers());
     }
-    EXPECT_LE(refrain::fit(options, layers, between(profile, 0.3), x).measured_peak(),
-              between(profile, 0.3));
+    EXPECT_LE(refrain::fit(options, layers, budget_between(profile, 0.3), x).measured_peak(),
+              budget_between(profile, 0.3));
   }
 }
 
@@ -163,7 +158,7 @@ TEST_F(FitKeeping, OnTheFunctionRouteToo) {
   for (auto layer : layers) plain = layer(plain);
   const auto plain_grads = torch::autograd::grad({plain.square().sum()}, {x});
   for (const double share : {0.2, 0.6}) {
-    const Bytes budget = between(profile, share);
+    const Bytes budget = budget_between(profile, share);
     const Plan plan = refrain::plan(profile, budget);
     EXPECT_EQ(uses_options(plan), share > 0.5) << to_string(plan.layers());
     auto chain = refrain::checkpoint(
@@ -181,7 +176,7 @@ TEST_F(FitKeeping, SurvivesAPlanFile) {
   const auto layers = blocks();
   const auto x = input();
   const auto profile = dear_replays(refrain::profile(quick(), layers, x));
-  const Plan plan = refrain::plan(profile, between(profile, 0.6));
+  const Plan plan = refrain::plan(profile, budget_between(profile, 0.6));
   EXPECT_EQ(refrain::plan_from_text(refrain::to_file_text(plan)), plan);
 }
 
@@ -200,7 +195,7 @@ TEST_F(FitKeeping, AStageOfTwoLayersIsOneRegion) {
   const auto x = input();
   const auto profile = dear_replays(refrain::profile(quick(), layers, x));
   ASSERT_EQ(profile.chain.size(), 4);
-  const Plan plan = refrain::plan(profile, between(profile, 0.5));
+  const Plan plan = refrain::plan(profile, budget_between(profile, 0.5));
   ASSERT_TRUE(uses_options(plan));
   for (const SegmentNode& node : plan.layers()) {
     if (node.option == 0) continue;
@@ -230,7 +225,7 @@ TEST_F(FitKeeping, FitKeepsWhatIsDearToReplay) {
   for (auto layer : layers) plain = layer(plain);
   plain.sum().backward();  // or else the peak would be the gradients, made one by one
   const auto options = ProfileOptions().keeps({policy::keep_matmuls()});
-  const Bytes budget = between(refrain::profile(options, layers, x), 0.5);
+  const Bytes budget = budget_between(refrain::profile(options, layers, x), 0.5);
   auto fitted = refrain::fit(options, layers, budget, x);
   EXPECT_TRUE(uses_options(fitted.plan())) << to_string(fitted.plan());
   EXPECT_LE(fitted.measured_peak(), budget);
@@ -277,7 +272,7 @@ TEST_F(FitKeeping, PoliciesInAnotherOrderAreRefused) {
   const auto layers = blocks();
   const std::vector<policy::OpPolicy> both = {policy::keep_matmuls(), policy::keep_attention()};
   const auto profile = dear_replays(refrain::profile(quick().keeps(both), layers, input()));
-  const Plan plan = refrain::plan(profile, between(profile, 0.6));
+  const Plan plan = refrain::plan(profile, budget_between(profile, 0.6));
   const auto other = CheckpointOptions().keeps({both[1], both[0]});
   support::expect_says<refrain::PlanError>(
       {"option 1 of a plan was profiled as keep_matmuls(), and keep_attention() is given"},
@@ -292,7 +287,7 @@ TEST_F(FitKeeping, TheProfileShowsWhatEachOptionCosts) {
 TEST_F(FitKeeping, APlanThatIsNotGivenWhatItKeepsIsRefused) {
   const auto layers = blocks();
   const auto profile = dear_replays(refrain::profile(quick(), layers, input()));
-  const Plan plan = refrain::plan(profile, between(profile, 0.6));
+  const Plan plan = refrain::plan(profile, budget_between(profile, 0.6));
   support::expect_says<refrain::PlanError>(
       {"in option 1, of 0 that are given", "CheckpointOptions().keeps({...})"},
       [&] { refrain::checkpoint(layers, plan)(input()); });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "support/budgets.hpp"
 #include "support/messages.hpp"
 #include "support/modules.hpp"
 #include "support/seeded.hpp"
@@ -24,19 +25,12 @@ using namespace refrain::literals;
 using refrain::Bytes;
 using refrain::Profile;
 using refrain::ProfileOptions;
+using support::budget_between;
 using torch::Tensor;
 
 class Fit : public support::Seeded {
  protected:
   static ProfileOptions quick() { return ProfileOptions().repeats(1).seconds(0); }
-
-  /// Between the least and the plain peak.
-  static Bytes budget(const Profile& profile, double share) {
-    const Bytes least = refrain::least_budget(profile);
-    const Bytes plain = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
-    return least +
-           Bytes(static_cast<std::int64_t>(share * static_cast<double>((plain - least).count())));
-  }
 };
 
 TEST_F(Fit, ChangesNothingButMemory) {
@@ -46,7 +40,7 @@ TEST_F(Fit, ChangesNothingButMemory) {
     if constexpr (std::is_same_v<decltype(wrap), support::Quiet>) {
       for (const double share : {0.0, 0.4}) {
         const Profile profile = refrain::profile(quick(), layers, ids);
-        auto fitted = refrain::fit(quick(), layers, budget(profile, share), ids);
+        auto fitted = refrain::fit(quick(), layers, budget_between(profile, share), ids);
         EXPECT_GT(fitted.plan().cost().forwards, profile.chain.size());
         step.backward(fitted(ids));
       }
@@ -60,7 +54,7 @@ TEST_F(Fit, KeepsItsWord) {
   std::vector<support::TransformerBlock> layers;
   for (int i = 0; i < 6; ++i) layers.emplace_back(32, 4, 0.0);
   const auto x = torch::randn({2, 16, 32}).requires_grad_();
-  const Bytes allowed = budget(refrain::profile(quick(), layers, x), 0.3);
+  const Bytes allowed = budget_between(refrain::profile(quick(), layers, x), 0.3);
   auto fitted = refrain::fit(quick(), layers, allowed, x);
   EXPECT_LE(fitted.measured_peak(), allowed);
   EXPECT_LE(fitted.plan().predicted_peak(), allowed);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "support/budgets.hpp"
 #include "support/messages.hpp"
 #include "support/seeded.hpp"
 #include "support/stacks.hpp"
@@ -31,6 +32,7 @@ using refrain::AnyTier;
 using refrain::Bytes;
 using refrain::Profile;
 using refrain::ProfileOptions;
+using support::budget_between;
 using torch::Tensor;
 namespace tier = refrain::tier;
 
@@ -54,12 +56,6 @@ class FitWithTiers : public support::Seeded {
   static refrain::Links fast() {
     return {.tier = "fast", .out = 1e13, .back = 1e13, .in_flight = Bytes(0)};
   }
-  static Bytes between(const Profile& profile, double share) {
-    const Bytes least = refrain::least_budget(profile);
-    const Bytes plain = profile.resident + profile.slack + Bytes(refrain::plain_cost(profile).peak);
-    return least +
-           Bytes(static_cast<std::int64_t>(share * static_cast<double>((plain - least).count())));
-  }
   static Tensor input() { return torch::randn({8, 64, 32}); }
 };
 
@@ -81,7 +77,7 @@ TEST_F(FitWithTiers, KeepsItsWordAndIsNoSlowerThanReplaysAlone) {
   const Profile profile = refrain::profile(quick(), layers, x);
   EXPECT_LE(refrain::least_budget(profile, {fast()}), refrain::least_budget(profile));
   for (const double share : {0.0, 0.2, 0.5, 0.8}) {
-    const Bytes budget = between(profile, share);
+    const Bytes budget = budget_between(profile, share);
     const auto waits = tier::counted(disk());
     auto fitted = refrain::fit(quick().tiers({waits}), layers, budget, x);
     EXPECT_LE(fitted.measured_peak(), budget) << share;
@@ -97,7 +93,7 @@ TEST_F(FitWithTiers, ChangesNothingButMemory) {
   auto layers = blocks();
   const auto x = input();
   const Profile profile = refrain::profile(quick(), layers, x);
-  const auto plan = refrain::plan(profile, between(profile, 0.3), {fast()});
+  const auto plan = refrain::plan(profile, budget_between(profile, 0.3), {fast()});
   EXPECT_GT(plan.cost().moved.at(0), 0);
   auto fitted = refrain::checkpoint(layers, plan, refrain::CheckpointOptions().tiers({disk()}));
   const auto gradients = [&](auto&& run) {
@@ -123,7 +119,7 @@ TEST_F(FitWithTiers, MovesAsManyBytesAsThePlanSays) {
   auto layers = blocks();
   const auto x = input();
   const Profile profile = refrain::profile(quick(), layers, x);
-  const auto plan = refrain::plan(profile, between(profile, 0.3), {fast()});
+  const auto plan = refrain::plan(profile, budget_between(profile, 0.3), {fast()});
   const auto waits = tier::counted(disk());
   auto chain = refrain::checkpoint(layers, plan, refrain::CheckpointOptions().tiers({waits}));
   const auto ledger = refrain::record([&] { chain(x).square().mean().backward(); });
@@ -146,7 +142,7 @@ TEST_F(FitWithTiers, APlanThatATierHasNoRoomForIsMadeAnew) {
   auto layers = blocks();
   const auto x = input();
   const Profile profile = refrain::profile(quick(), layers, x);
-  const Bytes budget = between(profile, 0.3);
+  const Bytes budget = budget_between(profile, 0.3);
   auto links = fast();
   links.capacity = Bytes(refrain::plan(profile, budget, {links}).cost().moved.at(0));
   const Bytes room = links.capacity - Bytes(1);  // the tier itself takes some
@@ -200,7 +196,7 @@ TEST_F(FitWithTiers, MovesWhatIsDearToReplayAndTellsWhatATierCannotGiveBack) {
   const std::vector<Thin> layers(6, thin);
   const auto x = torch::randn({1024, 512});
   const auto waits = tier::counted(tier::arena(Bytes(32 << 20)));
-  const Bytes budget = between(refrain::profile(quick(), layers, x), 0.5);
+  const Bytes budget = budget_between(refrain::profile(quick(), layers, x), 0.5);
   auto fitted = refrain::fit(quick().tiers({waits}), layers, budget, x);
   EXPECT_LE(fitted.measured_peak(), budget);
   EXPECT_GT(fitted.plan().cost().moved.at(0), 0);
@@ -235,7 +231,7 @@ TEST_F(FitWithTiers, APlanWantsItsTiers) {
   auto layers = blocks();
   const auto x = input();
   const Profile profile = refrain::profile(quick(), layers, x);
-  const auto plan = refrain::plan(profile, between(profile, 0.3), {fast()});
+  const auto plan = refrain::plan(profile, budget_between(profile, 0.3), {fast()});
   support::expect_says<refrain::PlanError>(
       {"to tier 1, of 0 that are given", "CheckpointOptions().tiers"},
       [&] { refrain::checkpoint(layers, plan)(x); });

@@ -6,6 +6,7 @@
 #include <refrain/detail/device_meter.hpp>
 #include <refrain/detail/profiled_chain.hpp>
 #include <refrain/detail/segment_regions.hpp>
+#include <refrain/detail/shared_leaves.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>
 #include <refrain/detail/terminal_progress.hpp>
@@ -101,6 +102,7 @@ class ChainProfiler {
     }
     measure_loss(scan, std::move(value));
     fill_seconds();
+    keep_output_during_loss();
   }
 
   /// `value` is the stage's input, and then the next one's.
@@ -121,7 +123,7 @@ class ChainProfiler {
     note_unsaved_input(scan, layers.begin, cost);
     {
       LeafGradients gradients;
-      const SharedLeaves shared = add_leaves(gradients, scan, layers);
+      const SharedLeaves shared = SharedLeaves::add(gradients, scan, layers);
       StageMeter meter(meter_, sweep, run, value, scan.result_gradients(layers.end - 1), gradients,
                        settings_, held ? StageMeter::Result::Held : StageMeter::Result::Dropped);
       meter.measure_bytes(cost);
@@ -189,56 +191,11 @@ class ChainProfiler {
     cost.input_saved_by_nobody = scan.unsaved_input(layer, /*by_nobody=*/true);
   }
 
-  /// Parameters that other stages use too: the engine gathers their gradients until the last
-  /// arrives.
-  struct SharedLeaves {
-    std::int64_t first = 0;  ///< Bytes of those whose gradient comes from here first, and exists.
-    std::int64_t later = 0;  ///< And of those that have come from somewhere before.
-
-    void add_to(StageCost& cost) const {
-      cost.gradients += first;
-      cost.plain.backward_peak += later;
-      cost.plain.backward_peak_with_gradient += later;
-      cost.plain.replay_peak += later;
-      for (GradRun& option : cost.options) {
-        option.backward_peak += later;
-        option.backward_peak_with_gradient += later;
-      }
-    }
-  };
-
-  static SharedLeaves add_leaves(LeafGradients& gradients, const ChainScan& scan, Segment layers) {
-    const auto is_in = [](const std::vector<at::Tensor>& leaves, const at::Tensor& leaf) {
-      return std::any_of(leaves.begin(), leaves.end(),
-                         [&leaf](const at::Tensor& other) { return other.is_same(leaf); });
-    };
-    std::vector<at::Tensor> added;
-    SharedLeaves shared;
-    for (std::int64_t k = layers.begin; k < layers.end; ++k) {
-      for (const at::Tensor& leaf : scan.facts()[static_cast<std::size_t>(k)].leaves) {
-        if (is_in(added, leaf)) continue;
-        added.push_back(leaf);
-        bool made_before = is_in(scan.loss_leaves(), leaf);
-        for (auto later = static_cast<std::size_t>(layers.end); later < scan.facts().size();
-             ++later) {
-          made_before = made_before || is_in(scan.facts()[later].leaves, leaf);
-        }
-        bool made_later = false;
-        for (auto earlier = static_cast<std::size_t>(layers.begin); earlier-- > 0;)
-          made_later = made_later || is_in(scan.facts()[earlier].leaves, leaf);
-        const auto bytes = static_cast<std::int64_t>(leaf.nbytes());
-        if (made_before) shared.later += bytes;
-        if (made_later && !made_before && leaf.grad().defined()) shared.first += bytes;
-        gradients.add(leaf, made_before);
-      }
-    }
-    return shared;
-  }
-
   void measure_loss(const ChainScan& scan, HeldValue value) {
     ChainCost& chain = profile_.chain;
     if (!options_.loss()) {
       chain.loss_peak = chain.boundary(chain.size());
+      last_output_kept_.clear();
       return;
     }
     profile_.measured_loss = true;
@@ -268,13 +225,13 @@ class ChainProfiler {
     loss.backward();
     chain.loss_peak = meter_.peak() - base;
     chain.held += meter_.live() - base + (stays ? 0 : chain.boundary(chain.size()));
-    if (!stays) keep_output_during_loss();
+    if (stays) last_output_kept_.clear();
   }
 
-  /// The loss was measured without it.
+  /// Where the loss was measured without it.
   void keep_output_during_loss() {
-    std::vector<GradRun>& options = profile_.chain.stages.back().options;
-    for (std::size_t k = 0; k < options.size(); ++k) options[k].saved += last_output_kept_[k];
+    for (std::size_t k = 0; k < last_output_kept_.size(); ++k)
+      profile_.chain.stages.back().options[k].saved += last_output_kept_[k];
   }
 
   /// Stages that are of one type and take the same bytes are taken to take the same time.
