@@ -19,7 +19,8 @@ set(refrain_floor_2
     "detail/(live_samples|memory_reports|saves_watcher|step_recorder|call_record)"
     "detail/(memory_view|moved_storage|moved_tensor|move_line|move_hook)")
 set(refrain_floor_3 "tier/.+" "detail/(decorator|side_streams|host_memory|host_item|spill_file|copy_worker|gaps|disk_store)")
-set(refrain_floor_4 replay keep "detail/(frame|routes/.+|region|any_region|segment_regions|first_call)")
+set(refrain_floor_4 replay keep
+    "detail/(frame|routes/.+|region|any_region|segment_regions|first_call|loop_types|loop_runner|open_loop_runner)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit offload measure_links refrain
                     "detail/(stage_meter|shared_leaves|chain_profiler|measured_step|lint_step)")
 set(refrain_floor_6 distributed/.+ cuda/.+)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/loop_runner.hpp>
+#include <refrain/detail/open_loop_runner.hpp>
 #include <refrain/detail/segment_regions.hpp>
+#include <refrain/error.hpp>
 #include <refrain/options.hpp>
 #include <refrain/policy.hpp>
 
@@ -10,138 +12,37 @@
 
 #include <fmt/format.h>
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace refrain {
 namespace detail {
 
-/// The outputs of some steps in a row, of a step that gives `Given`: the next state, or a pair of
-/// that and an output.
-template <class Given, class State>
-struct LoopOutputs {
-  static_assert(std::same_as<Given, State>,
-                "refrain: a loop's step gives its next state, or a pair of that and an output");
-  using type = std::tuple<>;
-};
-template <class State, class Output>
-struct LoopOutputs<std::pair<State, Output>, State> {
-  using type = std::vector<Output>;
-};
-template <class State, class Output>
-struct LoopOutputs<std::tuple<State, Output>, State> {
-  using type = std::vector<Output>;
-};
+/// The regions of `steps` steps that `policy` cuts.
+template <class Step>
+std::shared_ptr<SegmentRegions> loop_regions(const policy::AnyPolicy& policy, std::size_t steps,
+                                             Tail tail, const CheckpointOptions& options) {
+  Chain chain;
+  chain.tail = tail;
+  for (std::size_t i = 0; i < steps; ++i)
+    chain.stages.push_back({std::to_string(i), "step", typeid(Step)});
+  return make_regions(policy.cut(chain), options.name().empty() ? "loop" : options.name(), options);
+}
 
-template <class Step, class State, class Input>
-struct LoopTypes {
-  using Given = std::decay_t<decltype(call_thing(std::declval<Step&>(), std::declval<State>(),
-                                                 std::declval<const Input&>()))>;
-  using Outputs = typename LoopOutputs<Given, State>::type;
-  static constexpr bool kGivesOutputs = !std::same_as<Given, State>;
-
-  struct Piece {
-    State state;
-    Outputs outputs = {};
-
-    template <class Visit>
-    friend void visit_tensors(Piece& piece, Visit&& visit) {
-      visit(piece.state);
-      visit(piece.outputs);
-    }
-  };
-};
-
-/// Runs the steps of a loop in its segments.
-template <class Step, class State, class Input>
-class LoopRunner {
- public:
-  using Types = LoopTypes<Step, State, Input>;
-  using Piece = typename Types::Piece;
-
-  LoopRunner(std::shared_ptr<Step> step, std::shared_ptr<SegmentRegions> regions)
-      : step_(std::move(step)), regions_(std::move(regions)) {}
-
-  Piece run(State state, const std::vector<Input>& inputs) {
-    return run(*regions_, std::move(state), inputs, 0);
-  }
-
- private:
-  /// The same; a step that changes itself when called is copied as it is now.
-  [[nodiscard]] LoopRunner as_it_is() const {
-    if constexpr (!std::invocable<const Step&, State, const Input&>) {
-      return {std::make_shared<Step>(*step_), regions_};
-    } else {
-      return *this;
-    }
-  }
-
-  /// What the region of a segment calls. It owns what it needs: the frame may outlive the loop.
-  struct Callee {
-    LoopRunner runner;
-    SegmentRegion* region;
-
-    Piece operator()(State state, const std::vector<Input>& inputs) {
-      if (region->inside.empty())
-        return runner.run_plainly(std::move(state), inputs, 0, inputs.size());
-      return runner.run(region->inside, std::move(state), inputs, region->range.begin);
-    }
-    [[nodiscard]] Callee kept() const { return {runner.as_it_is(), region}; }
-    [[nodiscard]] Callee for_replay() const { return {runner.as_it_is(), region}; }
-  };
-
-  /// `inputs` begin with that of step `first`.
-  Piece run(SegmentRegions& regions, State state, const std::vector<Input>& inputs,
-            std::int64_t first) {
-    Piece whole{std::move(state)};
-    for (SegmentRegion& region : regions) {
-      const auto begin = static_cast<std::size_t>(region.range.begin - first);
-      const auto end = static_cast<std::size_t>(region.range.end - first);
-      if (region.settings == nullptr || !regions_are_on()) {
-        append(whole, run_plainly(std::move(whole.state), inputs, begin, end));
-        continue;
-      }
-      const auto at = [&](std::size_t i) {
-        return inputs.begin() + static_cast<std::ptrdiff_t>(i);
-      };
-      append(whole, call_region(region.settings, Callee{*this, &region}, nullptr,
-                                std::move(whole.state), std::vector<Input>(at(begin), at(end))));
-    }
-    return whole;
-  }
-
-  Piece run_plainly(State state, const std::vector<Input>& inputs, std::size_t begin,
-                    std::size_t end) {
-    Piece whole{std::move(state)};
-    for (std::size_t i = begin; i < end; ++i) {
-      if constexpr (Types::kGivesOutputs) {
-        auto [next, output] = call_thing(*step_, std::move(whole.state), inputs[i]);
-        whole.state = std::move(next);
-        whole.outputs.push_back(std::move(output));
-      } else {
-        whole.state = call_thing(*step_, std::move(whole.state), inputs[i]);
-      }
-    }
-    return whole;
-  }
-
-  static void append(Piece& whole, Piece piece) {
-    whole.state = std::move(piece.state);
-    if constexpr (Types::kGivesOutputs) {
-      for (auto& output : piece.outputs) whole.outputs.push_back(std::move(output));
-    }
-  }
-
-  std::shared_ptr<Step> step_;
-  std::shared_ptr<SegmentRegions> regions_;
-};
+/// After how many steps a policy cuts alike again.
+inline std::size_t loop_period(const policy::AnyPolicy& policy) {
+  const auto period = policy.period();
+  if (period && *period > 0) return static_cast<std::size_t>(*period);
+  throw OptionError(
+      fmt::format("checkpoint_loop: policy::{} must know how many steps there are, and nobody does "
+                  "before this loop ends.",
+                  policy),
+      "cut it period by period: policy::every(k), or policy::nested(policy::every(k), ...).");
+}
 
 }  // namespace detail
 
@@ -165,19 +66,10 @@ template <class Step, class State, class Input>
 [[nodiscard]] auto checkpoint_loop(Step step, State state, const std::vector<Input>& inputs,
                                    const policy::AnyPolicy& policy,
                                    const CheckpointOptions& options = {}) {
-  using Runner = detail::LoopRunner<Step, State, Input>;
-  Chain chain;
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    chain.stages.push_back({std::to_string(i), "step", typeid(Step)});
-  const std::string name = options.name().empty() ? "loop" : options.name();
-  Runner runner(std::make_shared<Step>(std::move(step)),
-                detail::make_regions(policy.cut(chain), name, options));
-  auto piece = runner.run(std::move(state), inputs);
-  if constexpr (Runner::Types::kGivesOutputs) {
-    return std::pair(std::move(piece.state), std::move(piece.outputs));
-  } else {
-    return std::move(piece.state);
-  }
+  detail::LoopRunner<Step, State, Input> runner(
+      std::make_shared<Step>(std::move(step)),
+      detail::loop_regions<Step>(policy, inputs.size(), Tail::Loss, options));
+  return runner.run(std::move(state), inputs).result();
 }
 
 template <class Step, class State>
@@ -185,6 +77,31 @@ template <class Step, class State>
                                    const policy::AnyPolicy& policy,
                                    const CheckpointOptions& options = {}) {
   return checkpoint_loop(std::move(step), std::move(state), inputs.unbind(0), policy, options);
+}
+
+/// The same for a loop whose length nobody knows ahead: `next` says before each step whether there
+/// is one, by a bool, or by an `std::optional` input. It is called with the state, or with nothing.
+///
+///     auto x = refrain::checkpoint_loop(
+///         [f](Tensor x) { return f(x); }, x0,                          // while (...) x = f(x);
+///         [](const Tensor& x) { return x.norm().item<float>() > 1e-3; },
+///         policy::nested(policy::every(64), policy::binomial(8)));
+///
+/// `next` runs once a step and never in a replay, so it may read a file or count; an input that it
+/// gives is kept. On `Route::Function` it may not give one that needs a gradient.
+///
+/// The policy must cut alike again and again: `every(k)`, `all()`, `one_in(k)`, and `nested` of
+/// these. Memory of n steps: n/k states, and what the replay of k steps keeps. Throws `OptionError`
+/// for another policy.
+template <class Step, class State, class Next>
+  requires detail::AsksForMore<Next, State>
+[[nodiscard]] auto checkpoint_loop(Step step, State state, Next next,
+                                   const policy::AnyPolicy& policy,
+                                   const CheckpointOptions& options = {}) {
+  detail::OpenLoopRunner<Step, State, Next> runner(
+      std::make_shared<Step>(std::move(step)), std::make_shared<Next>(std::move(next)),
+      detail::loop_regions<Step>(policy, detail::loop_period(policy), Tail::More, options));
+  return runner.run(std::move(state)).result();
 }
 
 }  // namespace refrain

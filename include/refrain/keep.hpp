@@ -40,13 +40,13 @@ namespace detail {
 /// One call of `keep` or `once`: from which replay it is answered, or which first runs it is for.
 class KeepCall {
  public:
-  enum class Kind { Named, Once };
+  enum class Kind { Named, Always };
 
   KeepCall(std::string_view name, Kind kind) : name_(name) {
     OpTap::stop_if_asked();
     const auto wanted = [&](const KeepScope& scope) {
       const KeptOperators* const chosen = scope.options().kept_operators();
-      return kind == Kind::Once || chosen == nullptr || chosen->policy().keeps_name(name);
+      return kind == Kind::Always || chosen == nullptr || chosen->policy().keeps_name(name);
     };
     for (KeepScope* scope = KeepScope::innermost(); scope != nullptr; scope = scope->outer()) {
       const bool here = wanted(*scope) && !scope->is_paused();
@@ -246,6 +246,24 @@ class KeepCall {
   std::vector<OutsideWrite> writes_;
 };
 
+/// What `thunk` gives in the first run of the regions around it, in their replays too.
+template <class Thunk>
+auto keep_as(KeepCall::Kind kind, std::string_view name, Thunk& thunk) {
+  using Result = std::decay_t<std::invoke_result_t<Thunk&>>;
+  KeepCall call(name, kind);
+  if (call.answer() != nullptr) return call.reuse<Result>();
+  std::optional<Result> result;
+  call.run([&] { result.emplace(thunk()); });
+  call.take(*result);
+  return *std::move(result);
+}
+
+/// `keep`, whatever names a region's options choose.
+template <class Thunk>
+auto keep_always(std::string_view name, Thunk&& thunk) {
+  return keep_as(KeepCall::Kind::Always, name, thunk);
+}
+
 }  // namespace detail
 
 /// Runs `thunk` once a step: the first run of the region around it keeps the result, the replay
@@ -265,12 +283,7 @@ template <class Thunk>
 auto keep(std::string_view name, Thunk&& thunk) {
   using Result = std::decay_t<std::invoke_result_t<Thunk&>>;
   static_assert(!std::is_void_v<Result>, "refrain: keep() is for results; use once() for none");
-  detail::KeepCall call(name, detail::KeepCall::Kind::Named);
-  if (call.answer() != nullptr) return call.reuse<Result>();
-  std::optional<Result> result;
-  call.run([&] { result.emplace(thunk()); });
-  call.take(*result);
-  return *std::move(result);
+  return detail::keep_as(detail::KeepCall::Kind::Named, name, thunk);
 }
 
 /// Runs `thunk` in the first run of the region around it, and not in its replays: for side effects,
@@ -279,7 +292,7 @@ auto keep(std::string_view name, Thunk&& thunk) {
 ///     refrain::once([&] { fmt::print("{}\n", x.abs().max().item<float>()); });
 template <class Thunk>
 void once(Thunk&& thunk) {
-  detail::KeepCall call("once", detail::KeepCall::Kind::Once);
+  detail::KeepCall call("once", detail::KeepCall::Kind::Always);
   if (call.answer() != nullptr) return call.repeat_effects();
   call.run([&] { thunk(); });
   call.take_nothing();

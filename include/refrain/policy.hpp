@@ -5,4 +5,5 @@
 #include <refrain/policy/by_count.hpp>
 #include <refrain/policy/by_name.hpp>
 #include <refrain/policy/by_profile.hpp>
+#include <refrain/policy/nested.hpp>
 #include <refrain/policy/ops.hpp>

@@ -71,4 +71,41 @@ TEST(CountedPolicies, RefuseZeroAndNegativeNumbersAtOnce) {
   expect_says<OptionError>({"segments(-3)", "is -3"}, [] { (void)policy::segments(-3); });
 }
 
+TEST(NestedPolicy, CutsTheReplayOfEachSegment) {
+  const auto how = policy::nested(policy::every(4), policy::segments(2));
+  EXPECT_EQ(cut_text(how, 8, Tail::More), "[0,4)*([0,2)* [2,4)) [4,8)*([4,6)* [6,8))");
+  EXPECT_EQ(how.describe(), "nested(every(4), segments(2))");
+}
+
+TEST(NestedPolicy, CutsTheLastSegmentTooWhereItIsNotReplayed) {
+  EXPECT_EQ(cut_text(policy::nested(policy::every(4), policy::segments(2)), 8),
+            "[0,4)*([0,2)* [2,4)) [4,6)* [6,8)");
+  EXPECT_EQ(cut_text(policy::nested(policy::every(4), policy::none()), 8), "[0,4)* [4,8)");
+}
+
+TEST(NestedPolicy, LeavesAloneWhatIsPlainOrCutAlready) {
+  EXPECT_EQ(cut_text(policy::nested(policy::one_in(3), policy::all()), 5, Tail::More),
+            cut_text(policy::one_in(3), 5, Tail::More));
+  EXPECT_EQ(cut_text(policy::nested(policy::binomial(1), policy::all()), 6),
+            cut_text(policy::binomial(1), 6));
+}
+
+TEST(NestedPolicy, NestsAgain) {
+  const auto inner = policy::nested(policy::every(2), policy::all());
+  EXPECT_EQ(cut_text(policy::nested(policy::every(4), inner), 4, Tail::More),
+            "[0,4)*([0,2)*([0,1)* [1,2)) [2,3)* [3,4))");
+}
+
+TEST(Period, IsKnownOfWhatCutsAlikeAgainAndAgain) {
+  EXPECT_EQ(policy::none().period(), 1);
+  EXPECT_EQ(policy::all().period(), 1);
+  EXPECT_EQ(policy::every(7).period(), 7);
+  EXPECT_EQ(policy::one_in(3).period(), 3);
+  EXPECT_EQ(policy::nested(policy::every(7), policy::binomial(2)).period(), 7);
+  for (const auto& how : {policy::binomial(4), policy::segments(4), policy::sqrt_n(),
+                          policy::binary(), policy::first(2)}) {
+    EXPECT_FALSE(how.period()) << how.describe();
+  }
+}
+
 }  // namespace

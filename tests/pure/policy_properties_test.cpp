@@ -23,6 +23,13 @@ std::vector<AnyPolicy> policies(std::int64_t stages) {
   std::vector<AnyPolicy> all{policy::none(), policy::only<void>(), policy::matching("*")};
   for (const auto last : {LastSegment::Plain, LastSegment::Replay}) {
     all.insert(all.end(), {policy::all(last), policy::sqrt_n(last), policy::binary(last)});
+    for (const std::int64_t k : {1, 5, 40}) {
+      all.push_back(policy::nested(policy::every(k, last), policy::binomial(3)));
+      all.push_back(policy::nested(policy::every(k, last), policy::all()));
+      all.push_back(policy::nested(policy::one_in(k, last), policy::none()));
+    }
+    all.push_back(policy::nested(policy::sqrt_n(last), policy::sqrt_n()));
+    all.push_back(policy::nested(policy::binary(last), policy::every(2)));
     for (const std::int64_t k : {1, 2, 3, 7, 40, 100}) {
       all.insert(all.end(), {policy::every(k, last), policy::one_in(k, last)});
       if (k > stages && stages > 0) continue;

@@ -9,6 +9,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <typeindex>
@@ -49,7 +50,10 @@ namespace policy {
 ///       std::string describe() const { return "odd()"; }
 ///     };
 ///
-/// `describe` is what fmt prints. `cut` answers for any chain, the empty one too.
+/// `describe` is what fmt prints. `cut` answers for any chain, the empty one too. A policy that
+/// cuts alike after each k stages may say so, for loops whose length nobody knows ahead:
+///
+///       std::int64_t period() const { return k; }
 template <class Policy>
 concept SegmentPolicy =
     std::copyable<Policy> && requires(const Policy& policy, const Chain& chain) {
@@ -68,14 +72,15 @@ class AnyPolicy {
  public:
   using Cut = std::function<Segmentation(const Chain&)>;
 
-  AnyPolicy(std::string description, Cut cut)
-      : description_(std::move(description)), cut_(std::move(cut)) {}
+  AnyPolicy(std::string description, Cut cut, std::optional<std::int64_t> period = {})
+      : description_(std::move(description)), cut_(std::move(cut)), period_(period) {}
 
   template <class Policy>
     requires(!std::same_as<Policy, AnyPolicy> && SegmentPolicy<Policy>)
   AnyPolicy(Policy policy)  // implicit: every policy is one
-      : description_(policy.describe()),
-        cut_([policy = std::move(policy)](const Chain& chain) { return policy.cut(chain); }) {}
+      : description_(policy.describe()), period_(period_of(policy)) {
+    cut_ = [policy = std::move(policy)](const Chain& chain) { return policy.cut(chain); };
+  }
 
   template <class Policy>
     requires(!std::same_as<Policy, AnyPolicy> && !SegmentPolicy<Policy> &&
@@ -99,9 +104,22 @@ class AnyPolicy {
 
   [[nodiscard]] const std::string& describe() const { return description_; }
 
+  /// After how many stages it cuts alike again; nothing if that depends on the whole chain.
+  [[nodiscard]] std::optional<std::int64_t> period() const { return period_; }
+
  private:
+  template <class Policy>
+  static std::optional<std::int64_t> period_of(const Policy& policy) {
+    if constexpr (requires { policy.period(); }) {
+      return policy.period();
+    } else {
+      return {};
+    }
+  }
+
   std::string description_;
   Cut cut_;
+  std::optional<std::int64_t> period_;
 };
 
 static_assert(SegmentPolicy<AnyPolicy>, "AnyPolicy must model SegmentPolicy");

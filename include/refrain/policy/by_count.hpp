@@ -10,6 +10,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,7 +59,7 @@ namespace detail {
 
 /// The policy called `name(n)`, after a look at n.
 inline AnyPolicy counted(std::string_view name, std::int64_t n, LastSegment last,
-                         AnyPolicy::Cut cut) {
+                         AnyPolicy::Cut cut, std::optional<std::int64_t> period = {}) {
   if (n < 1) {
     throw OptionError(
         fmt::format("policy::{}({}): the number is {}, it must be at least 1.", name, n, n),
@@ -66,12 +67,13 @@ inline AnyPolicy counted(std::string_view name, std::int64_t n, LastSegment last
   }
   return {
       fmt::format("{}({}{})", name, n, last == LastSegment::Replay ? ", LastSegment::Replay" : ""),
-      std::move(cut)};
+      std::move(cut), period};
 }
 
-inline AnyPolicy uncounted(std::string_view name, LastSegment last, AnyPolicy::Cut cut) {
+inline AnyPolicy uncounted(std::string_view name, LastSegment last, AnyPolicy::Cut cut,
+                           std::optional<std::int64_t> period = {}) {
   return {fmt::format("{}({})", name, last == LastSegment::Replay ? "LastSegment::Replay" : ""),
-          std::move(cut)};
+          std::move(cut), period};
 }
 
 /// A schedule of m steps and few slots nests as deep as the least repeats r with C(slots + r,
@@ -102,36 +104,40 @@ inline std::vector<SegmentNode> halves(Segment range, bool replay_leaf) {
 
 /// Nothing is replayed.
 [[nodiscard]] inline AnyPolicy none() {
-  return detail::uncounted("none", LastSegment::Plain, [](const Chain& chain) {
+  const auto cut = [](const Chain& chain) {
     return replay_where(chain, [](std::int64_t) { return false; });
-  });
+  };
+  return detail::uncounted("none", LastSegment::Plain, cut, 1);
 }
 
 /// Each stage is its own segment.
 [[nodiscard]] inline AnyPolicy all(LastSegment last = LastSegment::Plain) {
-  return detail::uncounted("all", last, [last](const Chain& chain) {
+  const auto cut = [last](const Chain& chain) {
     return replay_where(chain, [](std::int64_t) { return true; }, last);
-  });
+  };
+  return detail::uncounted("all", last, cut, 1);
 }
 
 /// Segments of `k` stages; the last may be shorter.
 [[nodiscard]] inline AnyPolicy every(std::int64_t k, LastSegment last = LastSegment::Plain) {
-  return detail::counted("every", k, last, [k, last](const Chain& chain) {
-    std::vector<Segment> cut;
+  const auto cut = [k, last](const Chain& chain) {
+    std::vector<Segment> segments;
     for (std::int64_t begin = 0; begin < chain.size();) {
       const std::int64_t end = begin + std::min(k, chain.size() - begin);
-      cut.push_back({begin, end});
+      segments.push_back({begin, end});
       begin = end;
     }
-    return replay_each(chain, cut, last);
-  });
+    return replay_each(chain, segments, last);
+  };
+  return detail::counted("every", k, last, cut, k);
 }
 
 /// Stages 0, k, 2k, … are replayed, each alone; the others are plain.
 [[nodiscard]] inline AnyPolicy one_in(std::int64_t k, LastSegment last = LastSegment::Plain) {
-  return detail::counted("one_in", k, last, [k, last](const Chain& chain) {
+  const auto cut = [k, last](const Chain& chain) {
     return replay_where(chain, [k](std::int64_t i) { return i % k == 0; }, last);
-  });
+  };
+  return detail::counted("one_in", k, last, cut, k);
 }
 
 /// The first `n` stages are replayed, each alone: the cheapest way to replay some of many equal
