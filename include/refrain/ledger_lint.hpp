@@ -7,6 +7,7 @@
 #include <refrain/finding.hpp>
 #include <refrain/ledger.hpp>
 #include <refrain/ledger_text.hpp>
+#include <refrain/ledger_totals.hpp>
 
 #include <fmt/format.h>
 

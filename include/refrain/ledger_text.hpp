@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/ledger.hpp>
+#include <refrain/ledger_totals.hpp>
 
 #include <fmt/format.h>
 

@@ -209,6 +209,7 @@ inline bool same(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   const auto x = a.contiguous();
   const auto y = b.contiguous();
+  if (x.nbytes() == 0) return true;
   if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 || at::equal(x, y))
     return true;
   return tolerance > 0 && at::allclose(x, y, tolerance, tolerance, /*equal_nan=*/true);

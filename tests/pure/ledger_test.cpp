@@ -5,6 +5,7 @@
 #include <refrain/ledger_diff.hpp>
 #include <refrain/ledger_file.hpp>
 #include <refrain/ledger_text.hpp>
+#include <refrain/ledger_totals.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

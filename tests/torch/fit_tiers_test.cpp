@@ -4,6 +4,7 @@
 #include "support/seeded.hpp"
 #include "support/stacks.hpp"
 #include <refrain/fit.hpp>
+#include <refrain/ledger_totals.hpp>
 #include <refrain/measure_links.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/record.hpp>

@@ -8,6 +8,7 @@
 #include <refrain/checkpoint.hpp>
 #include <refrain/keep.hpp>
 #include <refrain/ledger_file.hpp>
+#include <refrain/ledger_totals.hpp>
 #include <refrain/offload.hpp>
 #include <refrain/policy.hpp>
 #include <refrain/record.hpp>

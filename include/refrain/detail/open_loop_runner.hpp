@@ -2,10 +2,10 @@
 #pragma once
 
 #include <refrain/detail/forward_signature.hpp>
+#include <refrain/detail/keep_call.hpp>
 #include <refrain/detail/loop_types.hpp>
 #include <refrain/detail/region.hpp>
 #include <refrain/detail/segment_regions.hpp>
-#include <refrain/keep.hpp>
 
 #include <concepts>
 #include <cstdint>

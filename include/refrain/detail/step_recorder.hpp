@@ -3,6 +3,7 @@
 
 #include <refrain/bytes.hpp>
 #include <refrain/detail/live_samples.hpp>
+#include <refrain/detail/recorded_call.hpp>
 #include <refrain/detail/saved_hooks.hpp>
 #include <refrain/detail/storage_set.hpp>
 #include <refrain/ledger.hpp>
@@ -25,28 +26,6 @@
 #include <vector>
 
 namespace refrain::detail {
-
-/// Memory that a recorded call keeps, watched without holding it.
-struct WatchedMemory {
-  KeptMemory::Why why;
-  std::string what;
-  StorageSet memory;
-  std::int64_t made_from = -1;
-};
-
-/// What a recorded call of a region has told so far.
-struct RecordedCall {
-  RegionCall call;
-  StorageSet made;  ///< What autograd would save and the region made.
-  StorageSet results;
-  std::vector<WatchedMemory> kept;
-  std::vector<KeptMemory> kept_anyway;  ///< Of no tensor: random state.
-
-  // Of this call in the step:
-  bool ended = false;    ///< Its first run is over.
-  bool settled = false;  ///< It is written down what of its memory was still there.
-  bool replayed = false;
-};
 
 /// Writes down one step: what regions tell, backward passes, live bytes. Regions may tell from
 /// several threads, and when the step is over: that counts no more.
