@@ -9,18 +9,18 @@ set(refrain_floor_0 version error bytes links segment stage_cost schedule tiered
 set(refrain_floor_1 profile signature policy policy/.+ plan planner/.+ estimate estimate/.+ "ledger(_.+)?" finding memory_sample "detail/(json_file|best_cut|plain_at_no_cost)" plan_file verify_report verify_options saved_report)
 set(refrain_floor_2
     options visit_tensors memory memory_timeline tier
-    "detail/(saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
+    "detail/(any_region|saved_hooks|op_tap|surroundings|forward_signature|memory_meter|counting_allocator)"
     "detail/(outside_state|outside_tensors|input_entries|random_state|stream_order|footprint)"
     "detail/(operator_traits|tensor_facts|layout|written_shapes|outside_graph|other_path|rebuilder)"
     "detail/(births|first_run|region_inputs|slots|stop_rule|graph_border|pointer_map|any_value|body|module_mirror)"
     "detail/(turn|short_what|step_meter|step_trace|tensor_difference|step_undone|terminal_progress)"
     "detail/(argument_tensors|kept_node|saved_list|fingerprint|op_log|value_check|backend_tap|operator_names|kept_operators|kept_results|kept_call|keep_scope)"
     "detail/(cache_sweep|device_meter|reached|held_value|graph_ends|storage_set|saved_storages|leaf_gradients|profiled_chain|chain_scan)"
-    "detail/(live_samples|memory_reports|saves_watcher|recorded_call|step_recorder|call_record)"
+    "detail/(frozen_since|live_samples|memory_reports|saves_watcher|recorded_call|step_recorder|call_record)"
     "detail/(memory_view|moved_storage|moved_tensor|move_line|move_hook)")
 set(refrain_floor_3 "tier/.+" "detail/(decorator|side_streams|host_memory|host_item|spill_file|copy_worker|gaps|disk_store)")
 set(refrain_floor_4 replay keep
-    "detail/(frame|routes/.+|region|any_region|segment_regions|first_call|keep_call|loop_types|loop_runner|open_loop_runner)")
+    "detail/(frame|routes/.+|region|segment_regions|first_call|keep_call|loop_types|loop_runner|open_loop_runner)")
 set(refrain_floor_5 "checkpoint(_.+)?" enable profiler profile_options verify explain record lint fit offload measure_links refrain
                     "detail/(stage_meter|shared_leaves|chain_profiler|measured_step|lint_step)")
 set(refrain_floor_6 distributed/.+ cuda/.+)

@@ -78,6 +78,16 @@ template <class Layer>
   return CheckpointLayers<Layer>(std::move(layers), std::move(policy), std::move(options));
 }
 
+/// The same of shared modules, of an abstract base too.
+template <detail::Module Impl>
+  requires detail::HasForward<Impl>
+[[nodiscard]] CheckpointLayers<torch::nn::ModuleHolder<Impl>> checkpoint(
+    const std::vector<std::shared_ptr<Impl>>& layers, policy::AnyPolicy policy = policy::all(),
+    CheckpointOptions options = {}) {
+  return checkpoint(std::vector<torch::nn::ModuleHolder<Impl>>(layers.begin(), layers.end()),
+                    std::move(policy), std::move(options));
+}
+
 /// What cannot be served says so in one sentence.
 template <class Thing, class... Rest>
   requires(!detail::Replayable<std::remove_cvref_t<Thing>>)

@@ -52,10 +52,14 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   /// Calls the wrapped module's forward, with any of its default arguments left out.
   template <class... Arguments>
   auto call(Arguments&&... arguments) {
-    if (!enabled_ || !regions_are_on())
+    this->refresh_before_call(settings_->name);
+    if (!enabled_ || !regions_are_on()) {
+      // The forward may make parameters.
+      const RefreshAfter refreshing{*this};
       return this->inner()->forward(std::forward<Arguments>(arguments)...);
+    }
     const FirstCall first(
-        called_, [this] { return count_tensors(*this->inner()); }, [this] { this->reflect(); });
+        called_, [this] { return count_tensors(*this->inner()); }, [this] { this->refresh(); });
     return call_region(settings_, ForwardCallee<M>{this->inner()}, first.watch(),
                        std::forward<Arguments>(arguments)...);
   }
@@ -78,6 +82,11 @@ class CheckpointedModule : public ModuleMirror<M>, public AnyRegion {
   }
 
  private:
+  struct RefreshAfter {
+    CheckpointedModule& module;
+    ~RefreshAfter() { module.refresh(); }
+  };
+
   static std::shared_ptr<const RegionSettings> named(CheckpointOptions options,
                                                      const std::string& fallback) {
     auto settings = std::make_shared<RegionSettings>();

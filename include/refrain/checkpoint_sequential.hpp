@@ -47,6 +47,7 @@ class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
   /// Any inputs for the first layer, any result of the last.
   template <class Result = torch::Tensor, class... Inputs>
   Result call(Inputs&&... inputs) {
+    this->refresh_before_call(name_);
     if (cut_.stages() != static_cast<std::int64_t>(this->inner()->size())) recut();
     if (!enabled_ || !detail::regions_are_on())
       return this->inner()->template forward<Result>(std::forward<Inputs>(inputs)...);
@@ -111,7 +112,7 @@ class BasicCheckpointSequentialImpl : public detail::ModuleMirror<Sequential>,
     }
     cut_ = policy_.cut(chain);
     regions_ = detail::make_regions(cut_, name_, options_);
-    this->reflect();
+    this->refresh();
   }
 
   // LibTorch calls it on the children that a cloned parent has made anew.

@@ -32,9 +32,11 @@ struct RegionInfo {
 using RegionList = std::vector<RegionInfo>;
 
 [[nodiscard]] inline std::string to_string(const RegionInfo& region) {
-  return fmt::format("{} ({}): {}", region.name, region.type,
-                     region.enabled ? fmt::format("replayed, {}", to_string(region.options))
-                                    : std::string("plain"));
+  const bool replays = region.options.saved() == Saved::Replayed;
+  return fmt::format(
+      "{} ({}): {}", region.name, region.type,
+      region.enabled ? fmt::format("{}{}", replays ? "replayed, " : "", to_string(region.options))
+                     : std::string("plain"));
 }
 
 namespace detail {

@@ -122,7 +122,7 @@ template <class Layers, class... Inputs>
     auto chain = apply(plan);
     MeasuredStep step;
     try {
-      step.peak = measured_peak(options, device, [&] {
+      step.peak = measured_peak(options, generators_of(chain), device, [&] {
         try {
           return HeldValue(chain(inputs...));
         } catch (const TierError&) {

@@ -12,7 +12,6 @@
 #include <refrain/ledger_lint.hpp>
 #include <refrain/record.hpp>
 
-#include <ATen/core/Generator.h>
 #include <torch/nn/module.h>
 
 #include <fmt/format.h>
@@ -67,20 +66,6 @@ template <class Thing>
   }
 }
 
-/// All generators that regions of a thing were told of.
-template <class Thing>
-[[nodiscard]] std::vector<at::Generator> generators_of(const Thing& thing,
-                                                       const std::vector<PlacedRegion>& regions) {
-  std::vector<at::Generator> generators;
-  if constexpr (requires { thing.options().generators(); })
-    generators = thing.options().generators();
-  for (const auto& [path, region] : regions) {
-    const auto& own = region->options().generators();
-    generators.insert(generators.end(), own.begin(), own.end());
-  }
-  return generators;
-}
-
 /// What a step threw, as a finding. Of Refrain's own errors the region is the name between the
 /// first two backquotes, if there are any, and the last line says what to do.
 [[nodiscard]] inline Finding finding_of(const std::exception& error) {
@@ -116,10 +101,15 @@ inline void look_at_regions(const std::vector<PlacedRegion>& regions, const Ledg
         std::any_of(ledger.calls.begin(), ledger.calls.end(), [&](const RegionCall& call) {
           return call.region == name || call.region.starts_with(name + "[");
         });
+    // What is offloaded replays nothing, and moves what it saves.
+    const bool moved =
+        std::any_of(ledger.moved.begin(), ledger.moved.end(), [&](const MovedMemory& memory) {
+          return memory.region == name || memory.region.starts_with(name + "[");
+        });
     if (!region->enabled()) {
       findings.push_back({Rule::NotRun, Severity::Note, name, Bytes(0),
                           "is switched off, and ran plainly.", "refrain::enable(model)."});
-    } else if (!ran) {
+    } else if (!ran && !moved) {
       findings.push_back({Rule::NotRun, Severity::Warning, name, Bytes(0),
                           "did not run as a region in this step.",
                           "likely cause: it is not called, or without grad mode."});
@@ -156,8 +146,7 @@ template <class Thing, class... Inputs>
   using Values = detail::StepRecorder::Values;
   using Plain = std::remove_reference_t<Thing>;
   const detail::NamedByPlace named(detail::regions_of<Plain>(thing));
-  detail::LintStep<Plain, Inputs...> step(thing, detail::generators_of(thing, named.regions()),
-                                          inputs...);
+  detail::LintStep<Plain, Inputs...> step(thing, detail::generators_of(thing), inputs...);
   std::vector<Finding> findings;
   const auto run = [&](Values values) -> std::optional<Ledger> {
     try {
@@ -187,7 +176,7 @@ template <class Thing, class... Inputs>
   if constexpr (detail::Holder<Plain>) trains = thing->is_training();
   if constexpr (detail::Module<Plain>) trains = thing.is_training();
   detail::look_at_regions(named.regions(), *ledger, trains, findings);
-  if (ledger->calls.empty() && named.regions().empty()) {
+  if (ledger->calls.empty() && ledger->moved.empty() && named.regions().empty()) {
     findings.push_back({Rule::NotRun,
                         Severity::Note,
                         {},

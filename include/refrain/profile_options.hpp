@@ -36,7 +36,7 @@ class ProfileOptions {
   /// the output's size.
   template <class Output = at::Tensor, class Function>
   ProfileOptions& loss(Function function) {
-    loss_ = [function = std::move(function)](detail::HeldValue value) {
+    loss_ = [function = std::move(function)](detail::HeldValue value) mutable {
       if (auto* const stage = value.as<detail::StageValue>())
         return at::Tensor(function(stage->result<Output>()));
       if (auto* const output = value.as<Output>()) return at::Tensor(function(std::move(*output)));
@@ -53,6 +53,9 @@ class ProfileOptions {
   /// What will be on the device in training and is not yet: an optimizer's state, before its first
   /// step. Default: nothing.
   ProfileOptions& reserve(Bytes value) {
+    if (value.count() < 0) {
+      throw OptionError(fmt::format("cannot reserve {}.", value), "it is what will be there yet.");
+    }
     reserve_ = value;
     return *this;
   }

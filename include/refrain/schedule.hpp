@@ -84,10 +84,8 @@ class ScheduleMachine {
       if (node.replayed) {
         if (node.range.end <= end) {
           sweep(node.range);
-          if (runs == Runs::First) {
-            live_ += kept_by_regions(node);
-            live_ += mover_.leave(node.range.begin, cost_.seconds);
-          }
+          if (runs == Runs::First || executor_ == Executor::Hooks) live_ += kept_by_regions(node);
+          if (runs == Runs::First) live_ += mover_.leave(node.range.begin, cost_.seconds);
         }
       } else {
         for (std::int64_t i = node.range.begin; i < std::min(node.range.end, end); ++i) {
@@ -119,6 +117,14 @@ class ScheduleMachine {
     std::int64_t bytes = own_copies(node.range);
     for (const SegmentNode& inside : node.inside)
       bytes += inside.replayed ? kept_by_regions(inside) : 0;
+    return bytes;
+  }
+  /// Of the regions among `nodes` that a replay up to stage `end` calls.
+  [[nodiscard]] std::int64_t copies_again(const std::vector<SegmentNode>& nodes,
+                                          std::int64_t end) const {
+    std::int64_t bytes = 0;
+    for (const SegmentNode& node : nodes)
+      bytes += node.replayed && node.range.end <= end ? kept_by_regions(node) : 0;
     return bytes;
   }
   [[nodiscard]] std::int64_t own_copies(Segment range) const {
@@ -195,10 +201,12 @@ class ScheduleMachine {
     const std::int64_t copies = own_copies(range);
     live_ += copies;
     forward(inside, hooks ? range.end - 1 : range.end, Runs::Again);
+    // Of the regions that it calls: those of the first run still have theirs.
+    const std::int64_t again = hooks ? copies_again(inside, range.end - 1) : 0;
     // The last stage's replay is still to come where its backward follows at once.
     const bool goes_on = hooks && !inside.back().replayed;
-    if (!goes_on) live_ -= copies;
-    backward(inside, hooks ? End{.replayed = range.end - 1, .copies = goes_on ? copies : 0}
+    if (!goes_on) live_ -= copies + again;
+    backward(inside, hooks ? End{.replayed = range.end - 1, .copies = goes_on ? copies + again : 0}
                            : End{.pinned = nested || pinned});
     if (nested && !pinned) live_ -= gradient(range.end);
     live_ -= copies;  // inner regions have given theirs back

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/any_region.hpp>
 #include <refrain/detail/short_what.hpp>
 #include <refrain/detail/step_trace.hpp>
 #include <refrain/replay.hpp>
@@ -97,8 +98,10 @@ class Verifier {
     std::vector<at::Tensor> leaves;
     for_each_tensor_in(inputs, [&](at::Tensor& tensor) {
       if (!tensor.defined()) return;
+      const bool may_be_changed = !tensor.is_leaf();  // in place
       tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad());
       leaves.push_back(tensor);
+      if (may_be_changed) tensor = tensor.clone();
     });
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> outputs;
@@ -208,12 +211,7 @@ class Verifier {
   }
 
   [[nodiscard]] std::vector<RandomState> generators() {
-    std::vector<at::Generator> extra;
-    if constexpr (requires { thing_.options().generators(); })
-      extra = thing_.options().generators();
-    if constexpr (requires { thing_->options().generators(); })
-      extra = thing_->options().generators();
-    return random_states(extra);
+    return random_states(generators_of(thing_));
   }
 
   [[nodiscard]] std::vector<Difference> compare(const StepTrace& plain,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/error.hpp>
+
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -11,6 +15,10 @@ class VerifyOptions {
  public:
   /// Lets values differ by so much, relative and absolute. Default: 0, the same bits.
   VerifyOptions& tolerance(double value) {
+    if (!(value >= 0)) {
+      throw OptionError(fmt::format("verify with a tolerance of {}, which is no distance.", value),
+                        "0 asks for the same bits.");
+    }
     tolerance_ = value;
     return *this;
   }

@@ -204,4 +204,59 @@ TEST_P(OddRegions, OperatorsThatComeAndGo) {
   }
 }
 
+// Statistics are written beside the result: no gradient flows through them.
+TEST_P(OddRegions, AnObserverOfQuantizationAwareTraining) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto low = torch::full({1}, -1.0F);
+    auto high = torch::full({1}, 1.0F);
+    auto scale = torch::ones({1});
+    auto zero = torch::zeros({1}, torch::kInt);
+    const auto on = torch::ones({1}, torch::kLong);
+    auto region = wrap([=](const Tensor& t) mutable {
+      return at::fused_moving_avg_obs_fake_quant(t.sin(), on, on, low, high, scale, zero, 0.1, 0,
+                                                 255, 0)
+          .exp();
+    });
+    step.backward(region(step.leaf(torch::randn({4, 4}))));
+    for (const auto& statistic : {low, high, scale, zero}) step.note("statistic", statistic);
+  });
+}
+
+TEST_P(OddRegions, ANormThatWritesItsStatisticsBesideItsResult) {
+  Twin(options()).of([](auto wrap, Step& step) {
+    auto mean = torch::zeros({3});
+    auto variance = torch::ones({3});
+    const auto weight = step.leaf(torch::randn({3}));
+    const auto bias = step.leaf(torch::randn({3}));
+    auto region = wrap([=](const Tensor& t) mutable {
+      return std::get<0>(
+                 at::_native_batch_norm_legit(t, weight, bias, mean, variance, true, 0.1, 1e-5))
+          .sin();
+    });
+    step.backward(region(step.leaf(torch::randn({8, 3}))));
+    step.note("mean", mean);
+    step.note("variance", variance);
+  });
+}
+
+TEST_P(OddRegions, AZeroTensorWhoseValuesAreChecked) {
+  for (const auto check :
+       {refrain::Check::Metadata, refrain::Check::Values, refrain::Check::Copies}) {
+    Twin(options().check(check)).of([](auto wrap, Step& step) {
+      const auto w = step.leaf(torch::randn({4}));
+      step.backward(wrap([w](const Tensor& t) {
+        return torch::_efficientzerotensor({4}) * w + t.sin();
+      })(step.leaf(torch::randn({4}))));
+    });
+  }
+}
+
+TEST_P(OddRegions, ADryRunOnTheMetaDevice) {
+  const auto x = torch::randn({4, 8}, torch::kMeta).requires_grad_();
+  const auto w = torch::randn({8, 8}, torch::kMeta).requires_grad_();
+  quiet([w](const Tensor& t) { return t.mm(w).sin().exp(); })(x).sum().backward();
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  EXPECT_TRUE(w.grad().is_meta());
+}
+
 }  // namespace

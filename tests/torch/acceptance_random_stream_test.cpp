@@ -4,6 +4,7 @@
 #include "support/routes.hpp"
 #include "support/twin.hpp"
 #include <refrain/detail/random_state.hpp>
+#include <refrain/record.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -35,6 +36,83 @@ TEST_P(RandomStream, NumbersDrawnBetweenForwardAndBackwardDoNotMatter) {
     step.note("drawn in between", torch::randn({100}));
     step.backward(y);
   });
+}
+
+// A generator that stands at the end where it stood at the beginning was drawn from all the same.
+TEST_P(RandomStream, ABodyMayEndWithASeedOfItsOwn) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    auto net = wrap(step.watch(support::Mlp(64, 0.4)));
+    const auto body = wrap([](const Tensor& t) {
+      const auto dropped = torch::dropout(t, 0.5, true).tanh();
+      torch::manual_seed(42);
+      return dropped * torch::rand_like(dropped);
+    });
+    const auto y = body(body(net(step.leaf(torch::randn({96, 64})))));
+    step.note("drawn in between", torch::randn({100}));
+    step.backward(y);
+    step.note("the next numbers", torch::rand({4}));
+  });
+}
+
+TEST_P(RandomStream, ABodyMayBeginWithASeedOfItsOwn) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto body = wrap([](const Tensor& t) {
+      torch::manual_seed(42);
+      return torch::dropout(t, 0.5, true).tanh();
+    });
+    const auto y = body(body(step.leaf(torch::randn({96, 64}))));
+    step.note("drawn in between", torch::randn({100}));
+    step.backward(y);
+    step.note("the next numbers", torch::rand({4}));
+  });
+}
+
+TEST_P(RandomStream, ABodyMayPutItsGeneratorBack) {
+  support::Twin(options()).of([](auto wrap, support::Step& step) {
+    const auto body = wrap([](const Tensor& t) {
+      auto generator = at::globalContext().defaultGenerator(at::kCPU);
+      const auto before = generator.get_state();
+      const auto drawn = t * torch::rand_like(t);
+      generator.set_state(before);
+      return drawn.sin();
+    });
+    const auto y = body(step.leaf(torch::randn({8, 64})));
+    step.note("drawn in between", torch::randn({100}));
+    step.backward(y);
+    step.note("the next numbers", torch::rand({4}));
+  });
+}
+
+TEST_P(RandomStream, ABodyMaySeedAGeneratorThatItNames) {
+  auto generator = at::detail::createCPUGenerator(3);
+  support::Twin(options().generators({generator})).of([&](auto wrap, support::Step& step) {
+    generator.set_current_seed(3);
+    const auto body = wrap([&](const Tensor& t) {
+      generator.set_current_seed(7);
+      const auto drawn = t * at::rand(t.sizes(), generator);
+      generator.set_current_seed(3);
+      return drawn.sin();
+    });
+    const auto y = body(step.leaf(torch::randn({8, 64})));
+    (void)at::rand({100}, generator);
+    step.backward(y);
+    step.note("the next numbers", at::rand({4}, generator));
+  });
+}
+
+TEST_P(RandomStream, KeepsNoStateWhereDropoutIsOff) {
+  torch::nn::Dropout off(0.0);
+  torch::nn::Dropout eval(0.5);
+  eval->eval();
+  const auto ledger = refrain::record([&] {
+    quiet([&](const Tensor& t) { return eval(off(t.sin())).cos(); })(
+        torch::randn({8}).requires_grad_())
+        .sum()
+        .backward();
+  });
+  ASSERT_EQ(ledger.calls.size(), 1);
+  EXPECT_FALSE(ledger.calls[0].draws);
+  EXPECT_EQ(ledger.calls[0].kept_for(refrain::KeptMemory::Why::Random).count(), 0);
 }
 
 TEST_P(RandomStream, EachRegionDrawsItsOwnNumbersAgain) {

@@ -294,6 +294,61 @@ TEST(ExecutedPlans, WhatAnOptionKeepsOfItsResultStaysWhileOthersReadIt) {
   }
 }
 
+Trained trained_modules(const torch::nn::Sequential& layers, const torch::Tensor& x) {
+  return trained(
+      "modules", layers, x, [](const torch::Tensor& y) { return y.square().mean(); },
+      layers->parameters());
+}
+
+/// The measured peak is not above the predicted one, or is that one.
+void expect_kept(const Trained& model, const refrain::Segmentation& cut, bool exactly) {
+  const Plan plan(model.profile, cut, Bytes());
+  const Bytes measured = model.peak_with(plan);
+  EXPECT_LE(measured, plan.predicted_peak() + Bytes(1024)) << to_string(cut);
+  if (exactly) EXPECT_GE(measured + Bytes(1024), plan.predicted_peak()) << to_string(cut);
+}
+
+// Dropout does not save what it is given, and the view before it saves nothing: ReLU does.
+TEST(ExecutedPlans, WhatALayerSavesStaysThroughViewsOfIt) {
+  namespace nn = torch::nn;
+  for (const bool bends : {true, false}) {
+    const auto bend = bends ? nn::AnyModule(nn::ReLU()) : nn::AnyModule(nn::Tanh());
+    nn::Sequential layers;
+    layers->push_back(nn::Linear(64, 1024));
+    layers->push_back(bend);
+    layers->push_back(nn::Flatten());
+    layers->push_back(nn::Dropout(0.3));
+    layers->push_back(nn::Linear(1024, 8));
+    const Trained model = trained_modules(layers, torch::randn({256, 64}));
+    const auto size = model.profile.chain.size();
+    for (const auto& nodes : std::vector<std::vector<refrain::SegmentNode>>{
+             {{{0, size}, false}},
+             {{{0, 2}, true}, {{2, size}, false}},
+             {{{0, 1}, false}, {{1, size}, true}},
+             {{{0, size}, true, {{{0, 2}, true}, {{2, size}, false}}}}}) {
+      expect_kept(model, {size, nodes}, /*exactly=*/!nodes[0].replayed);
+    }
+  }
+}
+
+TEST(ExecutedPlans, CountTheBuffersThatNestedRegionsKeepTwice) {
+  namespace nn = torch::nn;
+  const nn::Sequential layers(nn::Linear(8, 4096), nn::BatchNorm1d(4096), nn::Softmax(1),
+                              nn::Sigmoid(), nn::Dropout(0.1));
+  const Trained model = trained_modules(layers, torch::randn({16, 8}));
+  ASSERT_EQ(model.profile.chain.size(), 5);
+  using Nodes = std::vector<refrain::SegmentNode>;
+  for (const Nodes& nodes :
+       {Nodes{{{0, 5}, true}}, Nodes{{{0, 2}, true}, {{2, 5}, false}},
+        Nodes{{{0, 5}, true, {{{0, 2}, true}, {{2, 5}, false}}}},
+        Nodes{{{0, 5}, true, {{{0, 1}, true}, {{1, 2}, true}, {{2, 5}, false}}}},
+        Nodes{{{0, 5}, true, {{{0, 3}, true, {{{0, 2}, true}, {{2, 3}, false}}}, {{3, 5}, false}}}},
+        Nodes{{{0, 4}, true, {{{0, 2}, true}, {{2, 4}, true}}}, {{4, 5}, false}}}) {
+    const bool nested_twice = !nodes[0].inside.empty() && !nodes[0].inside[0].inside.empty();
+    expect_kept(model, {5, nodes}, /*exactly=*/!nested_twice);
+  }
+}
+
 std::string kept_name(const testing::TestParamInfo<Trained (*)()>& model) {
   return std::vector<std::string>{"TiedGpt",
                                   "SharedLayer",

@@ -40,6 +40,7 @@ class FitKeeping : public support::Seeded {
   }
   static std::vector<support::TransformerBlock> blocks() {
     std::vector<support::TransformerBlock> layers;
+    layers.reserve(6);
     for (int i = 0; i < 6; ++i) layers.emplace_back(32, 4, 0.0);
     return layers;
   }

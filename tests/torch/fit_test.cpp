@@ -8,6 +8,7 @@
 #include <refrain/fit.hpp>
 #include <refrain/memory.hpp>
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
@@ -132,6 +133,35 @@ TEST_F(Fit, AGenerousBudgetReplaysNothing) {
   EXPECT_EQ(fmt::format("{}", fitted.cut()), "[0,3)");
   EXPECT_EQ(fitted.plan().overhead(), 0);
   EXPECT_THAT(fmt::format("{}", fitted.plan()), testing::HasSubstr("kept"));
+}
+
+TEST_F(Fit, ServesAStepUnderAutocast) {
+  const std::vector<torch::nn::Linear> layers(4, torch::nn::Linear(64, 64));
+  std::vector<torch::nn::Linear> own;
+  for (int i = 0; i < 4; ++i) own.emplace_back(64, 64);
+  const auto x = torch::randn({32, 64});
+  const bool before = at::autocast::is_autocast_enabled(at::kCPU);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  (void)own[0](x);  // the cache knows a cast
+  for (const auto& chain : {layers, own}) {
+    const auto fitted = refrain::fit(ProfileOptions(), chain, Bytes(100 << 20), x);
+    EXPECT_EQ(fitted(x).scalar_type(), torch::kBFloat16);
+  }
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, before);
+}
+
+TEST_F(Fit, TakesALossThatChangesItself) {
+  torch::nn::Linear head(64, 4);
+  const auto target = torch::randint(4, {32});
+  const auto options = ProfileOptions().loss([head, target](const Tensor& y) mutable {
+    return torch::cross_entropy_loss(head(y), target);
+  });
+  const torch::nn::Sequential layers(torch::nn::Linear(64, 64), torch::nn::Tanh());
+  EXPECT_GT(refrain::fit(options, layers, Bytes(100 << 20), torch::randn({32, 64}))
+                .measured_peak()
+                .count(),
+            0);
 }
 
 }  // namespace

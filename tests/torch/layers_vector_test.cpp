@@ -2,11 +2,12 @@
 #include "support/modules.hpp"
 #include "support/routes.hpp"
 #include "support/twin.hpp"
-#include <refrain/checkpoint_sequential.hpp>
+#include <refrain/checkpoint.hpp>
 
 #include <torch/torch.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,6 +138,44 @@ TEST_P(LayersVector, MayHoldSequentials) {
   EXPECT_TRUE(torch::equal(stack(x), expected));
   EXPECT_NO_THROW(stack(x).sum().backward());
   EXPECT_TRUE(layers[0]->parameters()[0].grad().defined());
+}
+
+struct Layer : nn::Module {
+  virtual Tensor forward(Tensor x) = 0;
+};
+struct Wave : Layer {
+  Tensor forward(Tensor x) override { return fc(x).sin() + x; }
+  nn::Linear fc = register_module("fc", nn::Linear(6, 6));
+};
+struct Fall : Layer {
+  Tensor forward(Tensor x) override { return torch::exp(-x * x); }
+};
+
+struct OfAnObjectImpl : nn::Module {
+  Tensor forward(Tensor x) & { return fc(x).sin(); }
+  nn::Linear fc = register_module("fc", nn::Linear(6, 6));
+};
+TORCH_MODULE(OfAnObject);
+
+TEST_P(LayersVector, AForwardMayAskForAnObjectThatStays) {
+  const auto module = std::make_shared<OfAnObjectImpl>();
+  const auto x = torch::randn({3, 6});
+  EXPECT_TRUE(torch::equal(refrain::checkpoint(module, options())->forward(x), module->forward(x)));
+}
+
+TEST_P(LayersVector, MayBeOfSharedModulesOfAnAbstractBase) {
+  const auto wave = std::make_shared<Wave>();
+  const std::vector<std::shared_ptr<Layer>> layers{wave, std::make_shared<Fall>(), wave};
+  const auto x = torch::randn({3, 6});
+  auto plain = x;
+  for (const auto& layer : layers) plain = layer->forward(plain);
+  const auto quiet = refrain::checkpoint(layers, policy::every(1), options())(x);
+  EXPECT_TRUE(torch::equal(quiet, plain));
+  plain.sum().backward();
+  const auto expected = wave->fc->weight.grad().clone();
+  wave->zero_grad();
+  quiet.sum().backward();
+  EXPECT_TRUE(torch::allclose(wave->fc->weight.grad(), expected));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <refrain/checkpoint.hpp>
 #include <refrain/lint.hpp>
 #include <refrain/memory.hpp>
+#include <refrain/offload.hpp>
+#include <refrain/tier/arena.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
@@ -16,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -398,6 +401,25 @@ TEST_P(LintOnBothRoutes, NamesWhatDiverges) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(findings[0].rule, Rule::Diverges);
   EXPECT_EQ(findings[0].region, "counts");
+}
+
+TEST_F(Lint, SaysNothingOfBlocksThatAreOffloaded) {
+  const auto tier = refrain::tier::arena(Bytes(1 << 20));
+  struct NetImpl : nn::Module {
+    explicit NetImpl(const refrain::AnyTier& tier)
+        : first(register_module("first", refrain::offload(support::Mlp(32, 0.0), tier))),
+          second(register_module("second", refrain::offload(support::Mlp(32, 0.0), tier))) {}
+    Tensor forward(const Tensor& x) { return second(first(x)); }
+    refrain::Checkpoint<support::Mlp> first, second;
+  };
+  const auto net = std::make_shared<NetImpl>(tier);
+  torch::nn::ModuleHolder<NetImpl> model(net);
+  const auto findings = refrain::lint(model, torch::randn({64, 32}).requires_grad_());
+  for (const Finding& finding : findings)
+    EXPECT_NE(finding.rule, Rule::NotRun) << to_string(findings);
+  const auto regions = refrain::regions(*net);
+  ASSERT_EQ(regions.size(), 2);
+  EXPECT_EQ(to_string(regions[0]).find("replayed"), std::string::npos) << to_string(regions[0]);
 }
 
 }  // namespace

@@ -170,4 +170,111 @@ TEST_F(Archives, OfAnOptimizerGoOnFromPlainToWrapped) {
   EXPECT_EQ(after.state().size(), before.state().size());
 }
 
+/// What is registered, replaced or removed once a module is wrapped.
+struct GrowingImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    if (!scale.defined()) {
+      scale = register_parameter("scale", torch::ones({4}));
+      seen = register_buffer("seen", torch::zeros({1}));
+    }
+    x = head(x) * scale;
+    return extra.is_empty() ? x : extra(x);
+  }
+  nn::Linear head = register_module("head", nn::Linear(4, 4));
+  nn::Linear extra = nullptr;
+  Tensor scale, seen;
+};
+TORCH_MODULE(Growing);
+
+struct ParentImpl : nn::Module {
+  refrain::Checkpoint<Growing> block = register_module("block", refrain::checkpoint(Growing()));
+};
+
+const std::vector<std::string> kGrown{"block.scale", "block.head.weight", "block.head.bias"};
+
+TEST_F(Names, OfWhatAPlainCallMakesAreSeenOutside) {
+  const auto x = torch::randn({2, 4});
+  for (const bool scoped : {true, false}) {
+    ParentImpl parent;
+    if (scoped) {
+      const refrain::PlainScope plain;
+      (void)parent.block(x);
+    } else {
+      parent.block->set_enabled(false);
+      (void)parent.block(x);
+    }
+    EXPECT_EQ(keys(parent.named_parameters()), kGrown);
+    EXPECT_EQ(keys(parent.named_buffers()), std::vector<std::string>{"block.seen"});
+  }
+  ParentImpl parent;
+  {
+    const torch::NoGradGuard no_grad;
+    (void)parent.block(x);
+  }
+  EXPECT_EQ(keys(parent.named_parameters()), kGrown);
+}
+
+TEST_F(Names, OfAnAdapterAreSeenOnceItIsAskedForOrUsed) {
+  const auto grow = [](ParentImpl& parent) {
+    auto& block = *parent.block->inner();
+    block.extra = block.register_module("extra", nn::Linear(4, 4));
+  };
+  const std::vector<std::string> before{"block.head.weight", "block.head.bias"};
+  const std::vector<std::string> after{"block.head.weight", "block.head.bias", "block.extra.weight",
+                                       "block.extra.bias"};
+  ParentImpl refreshed;
+  grow(refreshed);
+  EXPECT_EQ(keys(refreshed.named_parameters()), before);
+  EXPECT_TRUE(refreshed.block->refresh());
+  EXPECT_FALSE(refreshed.block->refresh());
+  EXPECT_EQ(keys(refreshed.named_parameters()), after);
+
+  ParentImpl trained;
+  grow(trained);
+  trained.train();
+  EXPECT_EQ(keys(trained.named_parameters()), after);
+
+  ParentImpl called;
+  grow(called);
+  testing::internal::CaptureStderr();
+  (void)called.block(torch::randn({2, 4}));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("optimizer"), std::string::npos);
+  EXPECT_EQ(called.parameters().size(), 5);
+}
+
+TEST_F(Names, OfAReplacedModuleAreTheNewOnes) {
+  ParentImpl parent;
+  const nn::Linear head(4, 4);
+  parent.block->inner()->head = head;
+  parent.block->replace_module("head", head.ptr());
+  EXPECT_TRUE(parent.parameters()[0].is_same(head->weight));
+  EXPECT_TRUE(parent.block->inner()->named_children()["head"] == head.ptr());
+  parent.block->unregister_module("head");
+  EXPECT_TRUE(parent.parameters().empty());
+}
+
+TEST_F(Names, OfWhatIsRegisteredOnTheWrapperAreTheModulesOwn) {
+  ParentImpl parent;
+  parent.block->register_module("late", nn::Linear(nn::LinearOptions(4, 2).bias(false)));
+  parent.block->register_parameter("gain", torch::ones({3}));
+  parent.block->register_buffer("count", torch::zeros({1}));
+  EXPECT_EQ(keys(parent.named_parameters()),
+            (std::vector<std::string>{"block.gain", "block.head.weight", "block.head.bias",
+                                      "block.late.weight"}));
+  parent.to(torch::kDouble);
+  for (const auto& parameter : parent.parameters())
+    EXPECT_EQ(parameter.scalar_type(), torch::kDouble);
+  EXPECT_EQ(keys(parent.block->inner()->named_parameters()).size(), 4);
+  EXPECT_EQ(keys(parent.named_buffers()), std::vector<std::string>{"block.count"});
+}
+
+TEST_F(Names, OfALayerPushedLaterAreSeenInASequential) {
+  nn::Sequential layers(nn::Linear(4, 4), nn::Tanh());
+  auto stack = refrain::checkpoint(layers, refrain::policy::all());
+  layers->push_back(nn::Linear(4, 4));
+  stack->refresh();
+  EXPECT_EQ(stack->parameters().size(), 4);
+  EXPECT_EQ(stack(torch::randn({2, 4})).sizes(), (std::vector<std::int64_t>{2, 4}));
+}
+
 }  // namespace

@@ -237,7 +237,7 @@ TEST(CheckpointOpenLoop, KeepsAStateAPeriodAndTheReplayOfOne) {
   };
   const auto plain = peak_of(policy::none());
   // 32 states between periods, 8 within one, the activations of a step, and gradients.
-  const std::int64_t state = 8 * 32 * 4;
+  const auto state = std::int64_t{8} * 32 * 4;
   const auto quiet = peak_of(policy::nested(policy::every(32), policy::binomial(8)));
   EXPECT_LE(quiet, 60 * state);
   EXPECT_GE(plain, 2000 * state);  // what relu and tanh save

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "../support/seeded.hpp"
+#include "support/messages.hpp"
+#include "support/seeded.hpp"
 #include <refrain/checkpoint.hpp>
 #include <refrain/verify.hpp>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -168,6 +173,52 @@ TEST_F(Verify, ComparesSparseGradients) {
       refrain::checkpoint([table](torch::Tensor i) mutable { return table(i).sin(); }),
       torch::tensor({1, 2, 3}));
   EXPECT_TRUE(report.ok()) << fmt::format("{}", report);
+}
+
+struct OwnNoiseImpl : torch::nn::Module {
+  explicit OwnNoiseImpl(at::Generator source) : generator(std::move(source)) {}
+  torch::Tensor forward(const torch::Tensor& x) { return (x * at::rand(x.sizes(), generator)).sin(); }
+  at::Generator generator;
+};
+TORCH_MODULE(OwnNoise);
+
+struct NoisyNetImpl : torch::nn::Module {
+  explicit NoisyNetImpl(const at::Generator& source)
+      : noise(register_module(
+            "noise", refrain::checkpoint(OwnNoise(source),
+                                         refrain::CheckpointOptions().generators({source})))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return head(noise(x)); }
+  refrain::Checkpoint<OwnNoise> noise;
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(NoisyNet);
+
+TEST_F(Verify, ServesAModelWhoseRegionsNameGenerators) {
+  auto source = at::detail::createCPUGenerator(3);
+  const auto x = torch::randn({2, 4}).requires_grad_();
+  const auto before = source.get_state().clone();
+  NoisyNet net(source);
+  EXPECT_TRUE(refrain::verify(net, x).ok()) << to_string(refrain::verify(net, x));
+  EXPECT_TRUE(torch::equal(source.get_state(), before));
+  std::vector<refrain::Checkpoint<OwnNoise>> layers(3, net->noise);
+  auto stack = refrain::checkpoint(layers, refrain::policy::none());
+  EXPECT_TRUE(refrain::verify(stack, x).ok()) << to_string(refrain::verify(stack, x));
+  EXPECT_TRUE(torch::equal(source.get_state(), before));
+}
+
+TEST_F(Verify, ServesARegionThatChangesItsArgument) {
+  auto region = refrain::checkpoint([](torch::Tensor t) { return t.mul_(2).sin().exp(); });
+  const auto x = torch::randn({4}).requires_grad_() * 1;
+  const auto report = refrain::verify(region, x);
+  EXPECT_TRUE(report.ok()) << to_string(report);
+  EXPECT_EQ(report.input_gradients, 1);
+}
+
+TEST_F(Verify, RefusesAToleranceThatIsNone) {
+  support::expect_says<refrain::OptionError>({"tolerance of -1"},
+                                             [] { refrain::VerifyOptions().tolerance(-1); });
+  support::expect_says<refrain::OptionError>(
+      {"tolerance of nan"}, [] { refrain::VerifyOptions().tolerance(std::nan("")); });
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ class CallRecord {
   void first_run_ended(const Footprint& footprint, const KeptResults& kept,
                        const std::vector<OutsideWrite>& writes, std::size_t generators) {
     using Why = KeptMemory::Why;
-    told_.call.draws = !generators_->drawn_from().empty();
+    told_.call.draws = !generators_->drawn_from(footprint.work().drew_on).empty();
     if (generators > 0) {
       told_.kept_anyway.push_back(
           {Why::Random,

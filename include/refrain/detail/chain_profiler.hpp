@@ -9,6 +9,7 @@
 #include <refrain/detail/shared_leaves.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>
+#include <refrain/detail/surroundings.hpp>
 #include <refrain/detail/terminal_progress.hpp>
 #include <refrain/memory.hpp>
 #include <refrain/options.hpp>
@@ -16,6 +17,7 @@
 #include <refrain/profile.hpp>
 #include <refrain/profile_options.hpp>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
@@ -57,7 +59,9 @@ class ChainProfiler {
   [[nodiscard]] Profile run() {
     {
       const at::AutoGradMode as_in_training(true);
-      StepUndone undone(options_.checkpoint().generators());
+      // Each layer is measured with the casts that it saves.
+      const AutocastCacheOff own_casts;
+      StepUndone undone(generators());
       measure(undone);
     }
     profile_.device = device_.str();
@@ -72,6 +76,12 @@ class ChainProfiler {
   }
 
  private:
+  [[nodiscard]] std::vector<at::Generator> generators() const {
+    std::vector<at::Generator> all = options_.checkpoint().generators();
+    all.insert(all.end(), chain_.generators.begin(), chain_.generators.end());
+    return all;
+  }
+
   /// Of a region over a stage, and of each option.
   static std::vector<StageMeter::Settings> settings_of(const ProfileOptions& options) {
     std::vector<CheckpointOptions> all = {options.checkpoint()};

@@ -95,17 +95,13 @@ class ChainScan {
     return next < facts_.size() ? facts_[next].gradients : loss_gradients_;
   }
 
-  /// Of the input of a layer, the bytes that it does not save; `by_nobody`: nor the layer before
-  /// it.
+  /// Of the input of a layer, the bytes that it does not save; `by_nobody`: nor a layer before it.
   [[nodiscard]] std::int64_t unsaved_input(std::int64_t layer, bool by_nobody) const {
     const LayerFacts& own = fact(layer);
     std::int64_t bytes = 0;
     for (std::size_t k = 0; k < own.saves_input.size(); ++k) {
       if (own.saves_input[k]) continue;
-      if (by_nobody) {
-        const auto& before = fact(layer - 1).saves_result;
-        if (before.size() != own.saves_input.size() || before[k]) continue;
-      }
+      if (by_nobody && may_be_saved_before(layer, k)) continue;
       bytes += own.input_sizes[k];
     }
     return bytes;
@@ -128,6 +124,17 @@ class ChainScan {
   }
 
  private:
+  /// Whether the layer that made storage `k` of a layer's input saves it, or one that handed it on.
+  [[nodiscard]] bool may_be_saved_before(std::int64_t layer, std::size_t k) const {
+    const std::size_t count = fact(layer).saves_input.size();
+    for (std::int64_t i = layer - 1; i >= 0; --i) {
+      const auto& saves = fact(i).saves_result;
+      if (saves.size() != count || saves[k]) return true;
+      if (!fact(i).gives_input_back) return false;
+    }
+    return true;
+  }
+
   [[nodiscard]] const LayerFacts& fact(std::int64_t i) const {
     return facts_[static_cast<std::size_t>(i)];
   }

@@ -32,7 +32,7 @@ class Fingerprint {
   /// Whether a tensor has bytes to look at.
   [[nodiscard]] static bool can_take(const at::Tensor& tensor) {
     return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
-           !tensor.is_nested() && !tensor.is_meta();
+           !tensor.is_nested() && !tensor.is_meta() && !tensor._is_zerotensor();
   }
 
   explicit Fingerprint(const at::Tensor& of)

@@ -10,6 +10,7 @@
 #include <refrain/detail/operator_traits.hpp>
 #include <refrain/detail/outside_tensors.hpp>
 #include <refrain/detail/pointer_map.hpp>
+#include <refrain/detail/random_state.hpp>
 #include <refrain/detail/tensor_facts.hpp>
 #include <refrain/detail/written_shapes.hpp>
 #include <refrain/error.hpp>
@@ -73,6 +74,7 @@ class Footprint final : public OpObserver {
       if (here_ == nullptr || before_ == nullptr) return;
       before_->work_.operators += here_->work_.operators;
       before_->work_.bytes += here_->work_.bytes;
+      before_->work_.drew_on |= here_->work_.drew_on;
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -87,6 +89,7 @@ class Footprint final : public OpObserver {
   struct Work {
     std::int64_t operators = 0;
     std::int64_t bytes = 0;  ///< Of all results.
+    DrewOn drew_on;          ///< Where operators drew random numbers.
   };
   [[nodiscard]] const Work& work() const { return work_; }
   /// From now on: lists the operators in `log`, and, if `known` is not null, refuses those that
@@ -208,6 +211,7 @@ class Footprint final : public OpObserver {
     for (std::size_t i = 0; i < traits.arguments; ++i) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_read(tensor, op, i); });
     }
+    draws_ = traits.may_draw(arguments);
     if (traits.writes) note_writes(op, arguments, traits);
     if (traits.writes_statistics(arguments)) {
       for (std::ptrdiff_t i = traits.statistics; i < traits.statistics + 2; ++i) {
@@ -231,6 +235,7 @@ class Footprint final : public OpObserver {
     for (std::size_t i = 0; i < count; ++i) {
       for_each_tensor(returns[i], [&](const at::Tensor& tensor) {
         work_.bytes += bytes_of(tensor);
+        if (draws_) work_.drew_on.add(tensor.device().type());
         // An operator may hand back an argument as it is.
         if (captured_.find(tensor.unsafeGetTensorImpl()) != PointerMap::kAbsent) return;
         births_->result(tensor);
@@ -278,7 +283,7 @@ class Footprint final : public OpObserver {
     captured_.set(tensor.unsafeGetTensorImpl(), kRead);
     outside_storages_.push_back(storage);
     reads_.push_back({VersionMark(tensor), WeakTensor(tensor.getIntrusivePtr()), storage,
-                      &op.schema(), argument});
+                      &op.schema(), argument, tensor.requires_grad()});
     // Other views of this memory were written before, and their entries are not all of this one.
     if (tracked_writes_ == TrackedWrites::Refuse && contains(written_storages_, storage) &&
         inputs_.changed_in(storage) == nullptr) {
@@ -292,7 +297,7 @@ class Footprint final : public OpObserver {
   void note_writes(const OperatorHandle& op, const c10::IValue* arguments,
                    const OperatorTraits& traits) {
     bool tracked = false;
-    if (at::GradMode::is_enabled()) {
+    if (traits.writes_in_graph && at::GradMode::is_enabled()) {
       for (std::size_t i = 0; i < traits.arguments && !tracked; ++i) {
         for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
           tracked = tracked || tensor.requires_grad();
@@ -418,6 +423,7 @@ class Footprint final : public OpObserver {
   Births* births_ = nullptr;  ///< Of the outermost region of this thread.
   std::int64_t start_ = 0;
   const OperatorTraits* running_ = nullptr;  ///< The operator between `before` and `after`.
+  bool draws_ = false;                       ///< It may.
   OpLog* log_ = nullptr;
   WriteListener* listener_ = nullptr;
   std::vector<const void*> uncounted_;

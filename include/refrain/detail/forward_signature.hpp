@@ -87,6 +87,14 @@ template <class R, class C, class... A>
 struct SignatureOf<R (C::*)(A...) noexcept> : SignatureOf<R (C::*)(A...)> {};
 template <class R, class C, class... A>
 struct SignatureOf<R (C::*)(A...) const noexcept> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) &> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) const&> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) & noexcept> : SignatureOf<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct SignatureOf<R (C::*)(A...) const & noexcept> : SignatureOf<R (C::*)(A...)> {};
 
 template <class Member>
 inline constexpr bool kIsNoexceptMember = false;
@@ -94,6 +102,10 @@ template <class R, class C, class... A>
 inline constexpr bool kIsNoexceptMember<R (C::*)(A...) noexcept> = true;
 template <class R, class C, class... A>
 inline constexpr bool kIsNoexceptMember<R (C::*)(A...) const noexcept> = true;
+template <class R, class C, class... A>
+inline constexpr bool kIsNoexceptMember<R (C::*)(A...) & noexcept> = true;
+template <class R, class C, class... A>
+inline constexpr bool kIsNoexceptMember<R (C::*)(A...) const & noexcept> = true;
 
 /// Whether an exception that leaves `M::forward`, or a call of a function object, would end the
 /// process. Not seen of overloads, templates and pointers to functions.

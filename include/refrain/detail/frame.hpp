@@ -5,6 +5,7 @@
 #include <refrain/detail/call_record.hpp>
 #include <refrain/detail/first_run.hpp>
 #include <refrain/detail/footprint.hpp>
+#include <refrain/detail/frozen_since.hpp>
 #include <refrain/detail/keep_scope.hpp>
 #include <refrain/detail/kept_results.hpp>
 #include <refrain/detail/move_line.hpp>
@@ -113,9 +114,13 @@ class Frame {
     if (options().check() != Check::None) check_unchanged();
     // Before anything is exchanged: it may replay the region around this one.
     const std::vector<at::Tensor> inputs = inputs_.tensors();
-    const Turn turn(Turn::At::Buffers, storages_of(writes_));
+    const FrozenSince frozen(reads_, inputs_, inputs);
+    std::vector<const void*> exchanged = storages_of(writes_);
+    frozen.add_to(exchanged);
+    const Turn turn(Turn::At::Buffers, exchanged);
     const OutsideStateScope outside(writes_, /*graph_lives_on=*/at::GradMode::is_enabled());
     {
+      const FrozenSince::Scope as_frozen_then(frozen);
       OutsideGraphScope outside_graph;
       for (const at::Tensor& input : inputs) outside_graph.guard(input);
       for_each_read([&](const at::Tensor& tensor) { outside_graph.guard(tensor); });
@@ -213,7 +218,7 @@ class Frame {
   }
 
   void finish(Footprint& footprint) {
-    surroundings_.set_random(running_random_->drawn_from());
+    surroundings_.set_random(running_random_->drawn_from(footprint.work().drew_on));
     running_ = nullptr;
     take_inputs(footprint);
     reads_ = footprint.take_reads();

@@ -117,6 +117,7 @@ class KeepCall {
       }
     }
     writes_ = footprint.writes();
+    drew_on_ = footprint.work().drew_on;
     refuse_own_writes();
   }
 
@@ -150,7 +151,8 @@ class KeepCall {
  private:
   void put(const std::shared_ptr<KeptValue>& kept) {
     kept->name = name_;
-    for (const RandomState& state : before_->drawn_from()) kept->after.push_back(state.again());
+    for (const RandomState& state : before_->drawn_from(drew_on_))
+      kept->after.push_back(state.again());
     const at::NoGradGuard no_grad;
     for (const OutsideWrite& write : writes_)
       kept->writes.push_back({write.live, write.live.clone()});
@@ -243,6 +245,7 @@ class KeepCall {
   // Of the code, once it ran:
   std::optional<EntryRandomState> before_;
   std::vector<OutsideWrite> writes_;
+  DrewOn drew_on_;
 };
 
 /// What `thunk` gives in the first run of the regions around it, in their replays too.

@@ -147,7 +147,7 @@ class KeptOperators {
   /// Why an operator's results cannot be kept; empty if they can.
   static std::string why_not(const c10::OperatorHandle& op) {
     const c10::FunctionSchema& schema = op.schema();
-    const OperatorTraits traits(schema);
+    const OperatorTraits traits(op);
     if (traits.writes) return "writes into its arguments";
     if (traits.statistics >= 0) return "writes running statistics";
     const auto& returns = schema.returns();

@@ -8,8 +8,10 @@
 #include <refrain/detail/leaf_gradients.hpp>
 #include <refrain/detail/stage_meter.hpp>
 #include <refrain/detail/step_undone.hpp>
+#include <refrain/detail/surroundings.hpp>
 #include <refrain/profile_options.hpp>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
@@ -25,11 +27,14 @@ namespace refrain::detail {
 /// The most that lives on the device during one step, with all that is resident or reserved. Random
 /// generators, buffers and gradients come back as they were; the copies that this takes are not
 /// counted.
-[[nodiscard]] inline Bytes measured_peak(const ProfileOptions& options, c10::Device device,
+[[nodiscard]] inline Bytes measured_peak(const ProfileOptions& options,
+                                         const std::vector<at::Generator>& generators,
+                                         c10::Device device,
                                          c10::function_ref<HeldValue()> forward) {
   const DeviceMeter meter(device);
   const std::int64_t resident = meter.live();
-  StepUndone undone(options.checkpoint().generators());
+  const AutocastCacheOff own_casts;
+  StepUndone undone(generators);
   {
     const Footprint::Scope watched(&undone.footprint());
     const at::NoGradGuard no_grad;

@@ -3,12 +3,15 @@
 
 #include <refrain/error.hpp>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -26,28 +29,83 @@ namespace refrain::detail {
 
 /// A module that stands in another's place in the tree: the same name, parameters, buffers and
 /// children under the same keys, so that a parent, an optimizer and an archive see no difference.
+///
+/// LibTorch lists a tree's parameters without asking its modules: what the wrapped module registers
+/// or replaces is seen outside from the next `refresh()` on. Calls, `train()`, `to()`,
+/// `zero_grad()` and `load()` begin with one.
 template <class M>
 class ModuleMirror : public torch::nn::Module {
  public:
   /// The wrapped module.
   [[nodiscard]] const std::shared_ptr<M>& inner() const { return inner_; }
 
-  void train(bool on = true) override { inner_module().train(on); }
+  /// Takes over what the wrapped module has registered, replaced or removed since; true if that was
+  /// anything. Threads that list parameters at the same time must be kept from it, as from
+  /// registering.
+  bool refresh() {
+    if (!is_stale()) return false;
+    const std::lock_guard<std::mutex> lock(refreshes_);
+    reflect();
+    return true;
+  }
+
+  // Registered here is registered there.
+  template <class... Arguments>
+  decltype(auto) register_module(Arguments&&... arguments) {
+    return then_refresh([&]() -> decltype(auto) {
+      return inner_module().register_module(std::forward<Arguments>(arguments)...);
+    });
+  }
+  template <class... Arguments>
+  decltype(auto) replace_module(Arguments&&... arguments) {
+    return then_refresh([&]() -> decltype(auto) {
+      return inner_module().replace_module(std::forward<Arguments>(arguments)...);
+    });
+  }
+  void unregister_module(const std::string& key) {
+    inner_module().unregister_module(key);
+    refresh();
+  }
+  torch::Tensor& register_parameter(std::string key, torch::Tensor tensor,
+                                    bool requires_grad = true) {
+    return then_refresh([&]() -> torch::Tensor& {
+      return inner_module().register_parameter(std::move(key), std::move(tensor), requires_grad);
+    });
+  }
+  torch::Tensor& register_buffer(std::string key, torch::Tensor tensor) {
+    return then_refresh([&]() -> torch::Tensor& {
+      return inner_module().register_buffer(std::move(key), std::move(tensor));
+    });
+  }
+
+  void train(bool on = true) override {
+    refresh();
+    inner_module().train(on);
+  }
   [[nodiscard]] bool is_training() const noexcept override { return inner_module().is_training(); }
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
+    refresh();
     inner_module().to(device, dtype, non_blocking);
   }
   void to(torch::Dtype dtype, bool non_blocking = false) override {
+    refresh();
     inner_module().to(dtype, non_blocking);
   }
   void to(torch::Device device, bool non_blocking = false) override {
+    refresh();
     inner_module().to(device, non_blocking);
   }
-  void zero_grad(bool set_to_none = true) override { inner_module().zero_grad(set_to_none); }
+  void zero_grad(bool set_to_none = true) override {
+    refresh();
+    inner_module().zero_grad(set_to_none);
+  }
   void save(torch::serialize::OutputArchive& archive) const override {
     inner_module().save(archive);
   }
-  void load(torch::serialize::InputArchive& archive) override { inner_module().load(archive); }
+  void load(torch::serialize::InputArchive& archive) override {
+    refresh();
+    inner_module().load(archive);
+  }
   [[nodiscard]] bool is_serializable() const override { return inner_module().is_serializable(); }
   void pretty_print(std::ostream& stream) const override {
     stream << "refrain::Checkpoint<";
@@ -75,22 +133,14 @@ class ModuleMirror : public torch::nn::Module {
     reflect();
   }
 
-  /// Takes over what the wrapped module has registered since.
-  void reflect() {
-    const auto missing = [](const auto& mine, const auto& key) { return !mine.contains(key); };
-    const auto parameters = named_parameters(/*recurse=*/false);
-    for (const auto& item : inner_module().named_parameters(/*recurse=*/false)) {
-      if (missing(parameters, item.key()))
-        register_parameter(item.key(), item.value(), item.value().requires_grad());
-    }
-    const auto buffers = named_buffers(/*recurse=*/false);
-    for (const auto& item : inner_module().named_buffers(/*recurse=*/false)) {
-      if (missing(buffers, item.key())) register_buffer(item.key(), item.value());
-    }
-    const auto children = named_children();
-    for (const auto& item : inner_module().named_children()) {
-      if (missing(children, item.key())) register_module(item.key(), item.value());
-    }
+  /// What is found here was registered outside a call: likely too late for an optimizer.
+  void refresh_before_call(const std::string& region) {
+    if (!refresh()) return;
+    TORCH_WARN(
+        "refrain: what `", region,
+        "` wraps has registered, replaced or removed parameters, buffers or children since it was "
+        "wrapped. parameters() of its parents lists them from now on; an optimizer that was made "
+        "before does not know them. Call refresh() on the wrapper after such a change.");
   }
 
   [[nodiscard]] std::shared_ptr<M> clone_inner(const std::optional<torch::Device>& device) const {
@@ -101,6 +151,7 @@ class ModuleMirror : public torch::nn::Module {
   void become(const ModuleMirror& other) {
     Module::operator=(other);
     inner_ = other.inner_;
+    buffer_count_ = other.buffer_count_;
   }
 
  private:
@@ -109,7 +160,39 @@ class ModuleMirror : public torch::nn::Module {
     static auto has_defaults() { return &Access::_forward_has_default_args; }
     static auto required() { return &Access::_forward_num_required_args; }
     static auto populate() { return &Access::_forward_populate_default_args; }
+    static auto parameters() { return &Access::parameters_; }
   };
+
+  [[nodiscard]] bool is_stale() const {
+    const auto& theirs = inner_module().*Access::parameters();
+    const bool same = std::equal(parameters_.begin(), parameters_.end(), theirs.begin(),
+                                 theirs.end(), [](const auto& a, const auto& b) {
+                                   return a.value().is_same(b.value()) && a.key() == b.key();
+                                 });
+    return !same || children() != inner_module().children() ||
+           buffer_count_ != inner_module().buffers(/*recurse=*/false).size();
+  }
+
+  void reflect() {
+    parameters_ = inner_module().*Access::parameters();
+    const auto mine = named_buffers(/*recurse=*/false);
+    const auto buffers = inner_module().named_buffers(/*recurse=*/false);
+    for (const auto& item : buffers) {
+      if (!mine.contains(item.key())) Module::register_buffer(item.key(), item.value());
+    }
+    buffer_count_ = buffers.size();
+    for (const auto& item : named_children()) Module::unregister_module(item.key());
+    for (const auto& item : inner_module().named_children())
+      Module::register_module(item.key(), item.value());
+  }
+
+  /// What `work` gives, which changes what the wrapped module has registered.
+  template <class Work>
+  decltype(auto) then_refresh(const Work& work) {
+    decltype(auto) result = work();
+    refresh();
+    return static_cast<decltype(result)>(result);
+  }
 
   static const torch::nn::Module& checked(const std::shared_ptr<M>& inner) {
     if (inner == nullptr)
@@ -118,6 +201,8 @@ class ModuleMirror : public torch::nn::Module {
   }
 
   std::shared_ptr<M> inner_;
+  std::size_t buffer_count_ = 0;  ///< Buffers are never removed.
+  std::mutex refreshes_;
 };
 
 }  // namespace refrain::detail

@@ -8,6 +8,7 @@
 #include <refrain/detail/segment_regions.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -92,20 +93,19 @@ class OpenLoopRunner {
     [[nodiscard]] Callee for_replay() const { return {runner.as_it_is(), region}; }
   };
 
-  /// `answer` is for the first step.
-  void run(Piece& whole, SegmentRegions& regions, Answer answer) {
-    bool asked = true;
-    for (SegmentRegion& region : regions) {
-      if (!std::exchange(asked, false)) answer = ask(whole.state);
-      if (!answer) whole.ended = true;
-      if (whole.ended) return;
-      if (region.settings == nullptr || !regions_are_on()) {
+  /// `first` is the answer for the first step.
+  void run(Piece& whole, SegmentRegions& regions, Answer first) {
+    for (std::size_t i = 0; i < regions.size() && !whole.ended; ++i) {
+      Answer answer = i == 0 ? std::move(first) : ask(whole.state);
+      SegmentRegion& region = regions[i];
+      if (!answer) {
+        whole.ended = true;
+      } else if (region.settings == nullptr || !regions_are_on()) {
         run_plainly(whole, region.range.size(), std::move(answer));
       } else {
         whole.append(call_region(region.settings, Callee{*this, &region}, nullptr,
                                  std::move(whole.state), std::move(answer)));
       }
-      if (whole.ended) return;
     }
   }
 

@@ -30,6 +30,7 @@ struct OutsideRead {
   const void* storage;
   const c10::FunctionSchema* op;
   std::size_t argument;
+  bool required_grad;
   // An operator may go; then its schema is gone.
   std::uint64_t operators_removed = OpTap::operators_removed();
 

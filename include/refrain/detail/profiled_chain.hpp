@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <refrain/detail/any_region.hpp>
 #include <refrain/detail/any_value.hpp>
 #include <refrain/detail/forward_signature.hpp>
 #include <refrain/detail/graph_ends.hpp>
@@ -59,6 +60,7 @@ struct ProfiledLayer {
 struct ProfiledChain {
   std::vector<ProfiledLayer> layers;
   HeldValue input;
+  std::vector<at::Generator> generators = {};  ///< That regions in the layers name.
 
   [[nodiscard]] c10::Device device() const {
     for (const at::Tensor& tensor : input.tensors()) return tensor.device();
@@ -72,6 +74,7 @@ template <class... Inputs>
   ProfiledChain chain;
   chain.input = HeldValue(StageValue(inputs...));
   const auto children = sequential->named_children();
+  add_generators(*sequential, chain.generators);
   for (std::size_t i = 0; i < sequential->size(); ++i) {
     chain.layers.push_back({children[i].key(), children[i].value()->name(),
                             described_tensors(*children[i].value()),
@@ -107,6 +110,8 @@ template <class Layer, class Value, class... Extras>
       type = module.name();
       tensors = described_tensors(module);
     }
+    const auto named = generators_of((*own)[i]);
+    chain.generators.insert(chain.generators.end(), named.begin(), named.end());
     chain.layers.push_back({std::to_string(i), std::move(type), std::move(tensors),
                             [own, i, given_to_all](HeldValue given) {
                               const auto call = [&](const auto&... extra) {

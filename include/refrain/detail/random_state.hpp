@@ -23,6 +23,24 @@
 
 namespace refrain::detail {
 
+/// The types of device that operators drew random numbers on. A body that seeds a generator may
+/// leave it where it found it: then this alone tells.
+class DrewOn {
+ public:
+  void add(at::DeviceType type) { types_ |= bit(type); }
+  DrewOn& operator|=(DrewOn other) {
+    types_ |= other.types_;
+    return *this;
+  }
+  [[nodiscard]] bool contains(at::DeviceType type) const { return (types_ & bit(type)) != 0; }
+
+ private:
+  static std::uint64_t bit(at::DeviceType type) {
+    return std::uint64_t{1} << static_cast<unsigned>(type);
+  }
+  std::uint64_t types_ = 0;
+};
+
 /// Where a random generator stands, kept by value.
 ///
 /// Memory: 2.5 KB for a CPU generator, 16 bytes where the generator has a seed and an offset
@@ -63,6 +81,7 @@ class RandomState {
     return generator_ == at::globalContext().defaultGenerator(generator_.device());
   }
 
+  [[nodiscard]] at::DeviceType device_type() const { return generator_.device().type(); }
   [[nodiscard]] const void* generator() const { return generator_.unsafeGetGeneratorImpl(); }
 
   /// The same generator as it stands now.

@@ -58,6 +58,12 @@ class RegionInputs {
     return inputs_[index].version;
   }
 
+  [[nodiscard]] bool required_grad(std::size_t index) const { return inputs_[index].requires_grad; }
+  /// And its replay is given the tensor itself.
+  [[nodiscard]] bool was_leaf(std::size_t index) const {
+    return inputs_[index].is_leaf && !inputs_[index].copied;
+  }
+
   /// The inputs as a run of the region may use them. May replay the enclosing region.
   [[nodiscard]] std::vector<at::Tensor> tensors() const {
     std::vector<at::Tensor> tensors;
@@ -75,10 +81,12 @@ class RegionInputs {
     bool is_saved = false;
     bool copied = false;
     bool requires_grad = false;
+    bool is_leaf = false;
 
     explicit Input(const at::Tensor& tensor) {
       if (!tensor.defined()) return;
       requires_grad = tensor.requires_grad();
+      is_leaf = tensor.is_leaf();
       if (tensor.is_inference()) {
         direct = tensor;
         return;

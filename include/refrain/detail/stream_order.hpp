@@ -13,12 +13,12 @@
 namespace refrain::detail {
 
 /// Orders work on accelerator streams behind a replay: a replay runs on the stream of whoever asks
-/// first, and nodes on other streams may use what it rebuilt. On the CPU it does nothing.
+/// first, and nodes on other streams may use what it rebuilt. Elsewhere it does nothing.
 class StreamOrder {
  public:
   /// Notes that what was just rebuilt on `device` comes from the current stream there.
   void mark(at::Device device) {
-    if (device.is_cpu() || find(device) != nullptr) return;
+    if (!at::accelerator::isAccelerator(device.type()) || find(device) != nullptr) return;
     const c10::Stream stream = at::accelerator::getCurrentStream(device.index());
     c10::Event done(device.type());
     done.record(stream);
@@ -28,7 +28,7 @@ class StreamOrder {
   /// Makes the current stream of the tensor's device wait, and keeps its memory from being reused
   /// too early.
   void wait_for(const at::Tensor& tensor) const {
-    if (tensor.is_cpu()) return;
+    if (marks_.empty()) return;
     const Mark* const mark = find(tensor.device());
     if (mark == nullptr) return;
     const c10::Stream stream = at::accelerator::getCurrentStream(tensor.device().index());

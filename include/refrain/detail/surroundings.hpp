@@ -133,11 +133,12 @@ class EntryRandomState {
 
   [[nodiscard]] std::vector<RandomState> all() const { return {states_.begin(), states_.end()}; }
 
-  /// The generators that somebody has drawn from since.
-  [[nodiscard]] std::vector<RandomState> drawn_from() const {
+  /// The generators that somebody has drawn from since: those that moved, and those of devices that
+  /// operators drew on.
+  [[nodiscard]] std::vector<RandomState> drawn_from(DrewOn seen) const {
     std::vector<RandomState> drawn;
     for (const RandomState& state : states_) {
-      if (state.moved()) drawn.push_back(state);
+      if (seen.contains(state.device_type()) || state.moved()) drawn.push_back(state);
     }
     return drawn;
   }

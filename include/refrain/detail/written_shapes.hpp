@@ -22,7 +22,8 @@ class WrittenShapes {
   /// Call before the operator. An empty tensor may grow: it holds nothing.
   void note(const at::Tensor& tensor) {
     if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.numel() == 0) return;
-    written_.push_back({tensor, tensor.sizes().vec(), tensor.strides().vec(), storage_of(tensor)});
+    written_.push_back({tensor, tensor.sizes().vec(), tensor.strides().vec(), storage_of(tensor),
+                        tensor.requires_grad()});
   }
 
   /// Call after it. Throws `Error` if a noted tensor looks otherwise now.
@@ -34,6 +35,9 @@ class WrittenShapes {
           storage_of(then.tensor) != then.storage) {
         refuse_write(region, then.tensor, "changes the shape or memory of a captured tensor");
       }
+      if (then.tensor.requires_grad() && !then.required_grad) {
+        refuse_write(region, then.tensor, "makes a captured tensor part of the graph");
+      }
     }
   }
 
@@ -43,6 +47,7 @@ class WrittenShapes {
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
     const void* storage;
+    bool required_grad;
   };
 
   std::vector<Written> written_;

@@ -7,6 +7,7 @@
 #include <refrain/detail/host_memory.hpp>
 #include <refrain/detail/memory_view.hpp>
 #include <refrain/detail/side_streams.hpp>
+#include <refrain/error.hpp>
 #include <refrain/tier.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -47,7 +48,8 @@ struct DiskOptions {
 class Disk {
  public:
   explicit Disk(std::string folder, const DiskOptions& options = {})
-      : store_(std::make_shared<detail::DiskStore>(std::move(folder), options.cap)),
+      : store_(
+            std::make_shared<detail::DiskStore>(checked(std::move(folder), options), options.cap)),
         staged_(std::make_shared<detail::HostStore>()),
         on_the_way_(detail::checked_window("disk", options.on_the_way)) {}
 
@@ -77,6 +79,16 @@ class Disk {
   [[nodiscard]] Bytes bytes_read() const { return store_->file.bytes_read(); }
 
  private:
+  static std::string checked(std::string folder, const DiskOptions& options) {
+    if (folder.empty())
+      throw OptionError("disk(\"\"): no folder is named.", "the current one is \".\".");
+    if (options.cap.count() < 0) {
+      throw OptionError(fmt::format("disk(\"{}\"): its cap is {}.", folder, options.cap),
+                        "say how much it may take.");
+    }
+    return folder;
+  }
+
   /// The host's copy of an accelerator's memory, until it is written.
   class Staged {
    public:
