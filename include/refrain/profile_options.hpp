@@ -54,7 +54,8 @@ class ProfileOptions {
   /// step. Default: nothing.
   ProfileOptions& reserve(Bytes value) {
     if (value.count() < 0) {
-      throw OptionError(fmt::format("cannot reserve {}.", value), "it is what will be there yet.");
+      throw OptionError(fmt::format("cannot reserve {}.", value),
+                        "say what will be there besides: 0 or more.");
     }
     reserve_ = value;
     return *this;
